@@ -1,0 +1,102 @@
+"""From a config file and a command line to settings. Mistakes end in one line; tyro does the parsing and writes `--help`."""
+
+import ast
+import contextlib
+import io
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from config.settings import Settings, check
+from engine.errors import UserError, nearest
+
+T = TypeVar("T")
+CONFIGS = Path(__file__).resolve().parent
+
+
+def parse(options: type[T], arguments: list[str], defaults: T | None = None, description: str | None = None) -> T:
+    """Fill the dataclass `options` from arguments like `--n_layer=6`, `--n_layer 6`, `--compile=False` or a lone `--resume`.
+
+    Prints the help and exits for `--help`. Raises UserError for an option there is not, a value of the wrong type or range.
+    """
+    switches = {field.name for field in fields(options) if field.type is bool}
+    arguments = list(arguments)
+    for i, argument in enumerate(arguments):
+        following = arguments[i + 1] if i + 1 < len(arguments) else "--"
+        if argument.removeprefix("--") in switches and following.lower() not in ("true", "false"):
+            arguments[i] = f"{argument}=True"
+    arguments = [re.sub(r"^((?:--\w+=)?)(true|false)$", lambda m: m[1] + m[2].capitalize(), a) for a in arguments]
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            filled = tyro.cli(
+                options,
+                args=arguments,
+                default=options() if defaults is None else defaults,
+                description=description,
+                use_underscores=True,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise  # --help
+        raise UserError(one_line(complaint.getvalue())) from None
+    return check(filled)
+
+
+def one_line(box: str) -> str:
+    """tyro's message without its frame and its pointer to --help."""
+    rows = [row.strip("│ ") for row in box.splitlines() if row.startswith("│")]
+    text = " ".join(row for row in rows if not set(row) <= {"─"})
+    return re.sub(r"\s*For full helptext,.*", "", text)
+
+
+def settings_for_training(arguments: list[str], description: str) -> Settings:
+    """The settings of `train.py CONFIG --option=value ...`."""
+    if arguments and not arguments[0].startswith("-"):
+        defaults = read_config(Path(arguments[0]))
+        return parse(Settings, arguments[1:], defaults, description)
+    if "--help" in arguments or "-h" in arguments:
+        parse(Settings, ["--help"], description=description)
+    known = ", ".join(f"config/{path.relative_to(CONFIGS)}" for path in sorted(CONFIGS.rglob("*.py")) if is_config(path))
+    raise UserError(f"a config file comes first, as in: python train.py config/names.py --n_layer=2; there are: {known}")
+
+
+def is_config(path: Path) -> bool:
+    return path.name not in ("__init__.py", "settings.py", "command_line.py")
+
+
+def read_config(path: Path) -> Settings:
+    """Settings from a file of plain assignments. A value may use numbers, strings, arithmetic and the names set above it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        statements = ast.parse(text).body
+    except OSError as error:
+        known = [str(p.relative_to(CONFIGS.parent)) for p in sorted(CONFIGS.rglob("*.py")) if is_config(p)]
+        raise UserError(f"cannot read the config {path}: {error.strerror}; there are: {', '.join(known)}") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}:{getattr(error, 'lineno', 1)}: not Python ({error.args[0]}); plain assignments would do") from None
+    known = [field.name for field in fields(Settings)]
+    values: dict[str, Any] = {}
+    for statement in statements:
+        place = f"{path}:{statement.lineno}"
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # the docstring
+        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+            raise UserError(f"{place}: only plain assignments belong here, such as n_layer = 4")
+        name = statement.targets[0].id
+        if name not in known:
+            raise UserError(f"{place}: there is no option {name}{nearest(name, known)}")
+        try:
+            expression = compile(ast.Expression(statement.value), str(path), "eval")
+            values[name] = eval(expression, {"__builtins__": {}}, dict(values))
+        except Exception as error:
+            raise UserError(f"{place}: {name} has no value ({error}); a number, a text or arithmetic would do") from None
+    values.setdefault("run", path.stem)
+    try:
+        return check(Settings(**values))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -1,0 +1,25 @@
+"""Names, one character a token: about two minutes on two CPU cores."""
+
+dataset = "names"
+
+# 200,000 parameters, the modern block
+block_size = 16
+n_layer = 4
+n_head = 4
+n_embd = 64
+norm = "rmsnorm"
+position = "rotary"
+activation = "relu2"
+qk_norm = True
+bias = False
+zero_init = True
+dropout = 0.2
+attention_dropout = 0.0
+
+batch_size = 128
+max_new_tokens = 16
+max_steps = 2500
+learning_rate = 3e-3
+warmup_steps = 100
+schedule = "linear"
+weight_decay = 0.1

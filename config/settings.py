@@ -1,0 +1,182 @@
+"""Every option there is: its name, type, default, meaning and range.
+
+A config file sets some of them by plain assignments, the command line overrides it, and `check` refuses what cannot work.
+"""
+
+import math
+import types
+import typing
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+from engine.errors import UserError
+from model import GPTConfig
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers an option may take: low to high, the borders included unless said otherwise."""
+
+    low: float
+    high: float = math.inf
+    above_low: bool = False
+    below_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (value > self.low if self.above_low else value >= self.low)
+            and (value < self.high if self.below_high else value <= self.high)
+        )
+
+    def __str__(self) -> str:
+        low = f"above {self.low}" if self.above_low else f"at least {self.low}"
+        high = "" if self.high == math.inf else f" and below {self.high}" if self.below_high else f" and at most {self.high}"
+        return low + high
+
+
+SEED = Range(0, 2**63 - 1)
+
+
+@dataclass
+class DataSettings:
+    source: str | None = None
+    """File to learn from; None: the one the dataset ships."""
+    year: int | None = None
+    """Year to take out of the Social Security Administration's names.zip."""
+    split_seed: Annotated[int, SEED] = 1337
+    """Seed of the split into training, validation and test part."""
+
+
+@dataclass
+class SamplingSettings:
+    num_samples: Annotated[int, Range(1)] = 10
+    """Texts to write."""
+    max_new_tokens: Annotated[int, Range(1, 10_000_000)] = 256
+    """Longest continuation, in tokens."""
+    temperature: Annotated[float, Range(0)] = 1.0
+    """Divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token."""
+    top_k: Annotated[int | None, Range(1)] = None
+    """Draw from the k likeliest tokens only (and those tied with the k-th); None: from all."""
+    top_p: Annotated[float | None, Range(0, 1, above_low=True)] = None
+    """Draw from the likeliest tokens that together have this probability; None: from all."""
+    min_p: Annotated[float | None, Range(0, 1)] = None
+    """Draw from tokens at least this fraction as likely as the likeliest; None: from all."""
+    seed: Annotated[int, SEED] = 1337
+    """Seed of everything drawn by chance, but for the split."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU when there is one."""
+
+
+@dataclass
+class Settings(DataSettings, SamplingSettings):
+    dataset: Literal["names"] = "names"
+    """Which folder of data/ prepares the text."""
+
+    block_size: Annotated[int, Range(1)] = 256
+    """Longest context, in tokens."""
+    n_layer: Annotated[int, Range(1)] = 4
+    """Blocks, one after the other."""
+    n_head: Annotated[int, Range(1)] = 4
+    """Attention heads in a block."""
+    n_embd: Annotated[int, Range(1)] = 128
+    """Channels of a token, a multiple of n_head."""
+    dropout: Annotated[float, Range(0, 1, below_high=True)] = 0.0
+    """Share of activations set to zero in training, on the embeddings and on what each branch adds."""
+    attention_dropout: Annotated[float | None, Range(0, 1, below_high=True)] = None
+    """The same for the attention weights; None: as dropout."""
+    bias: bool = True
+    """Biases in the linear layers and LayerNorms."""
+    attention: Literal["fused", "manual"] = "fused"
+    """Attention in one kernel, or written out; both give the same numbers."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Normalisation before each branch."""
+    position: Literal["learned", "rotary"] = "learned"
+    """How the model knows the order of the tokens."""
+    activation: Literal["gelu", "relu2"] = "gelu"
+    """Non-linearity of the MLP."""
+    qk_norm: bool = False
+    """Normalise queries and keys."""
+    tied_head: bool = True
+    """Use the token embedding as the output layer too."""
+    zero_init: bool = False
+    """Start with branches that add nothing."""
+    pad_vocab_to: Annotated[int, Range(1)] = 1
+    """Give the token table a multiple of this many rows (64 suits a GPU)."""
+
+    batch_size: Annotated[int, Range(1)] = 64
+    """Rows of block_size tokens in a batch."""
+    grad_accum: Annotated[int, Range(1)] = 1
+    """Batches a step: their gradients add up to that of one large batch."""
+    max_steps: Annotated[int, Range(1)] = 5000
+    """Steps (optimizer updates) to train."""
+    learning_rate: Annotated[float, Range(0, above_low=True)] = 1e-3
+    """Highest learning rate."""
+    warmup_steps: Annotated[int, Range(0)] = 100
+    """Steps over which the learning rate rises to it."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after that."""
+    min_learning_rate: Annotated[float, Range(0)] = 0.0
+    """Where it falls to, at max_steps."""
+    weight_decay: Annotated[float, Range(0)] = 0.1
+    """AdamW's pull of the matrices towards zero."""
+    beta1: Annotated[float, Range(0, 1, below_high=True)] = 0.9
+    """AdamW's memory of the gradient."""
+    beta2: Annotated[float, Range(0, 1, below_high=True)] = 0.99
+    """AdamW's memory of its square."""
+    grad_clip: Annotated[float, Range(0)] = 1.0
+    """Longest gradient (norm over all parameters); 0: no limit."""
+
+    eval_interval: Annotated[int, Range(1)] = 250
+    """Steps between evaluations on the validation split, each of which saves a checkpoint."""
+    log_interval: Annotated[int, Range(1)] = 10
+    """Steps between rows of log.csv."""
+    patience: Annotated[int, Range(0)] = 0
+    """Stop after this many evaluations without a better loss; 0: never."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the matrix products; auto: bfloat16 on a GPU that has it, else float32."""
+    compile: bool = False
+    """Compile the model with torch.compile: a slow start, then faster steps."""
+
+    out_dir: str = "out"
+    """Folder of the run folders."""
+    run: str | None = None
+    """Name of this run's folder in out_dir; None: the config's name."""
+    resume: bool = False
+    """Go on with the run in that folder, exactly where its last checkpoint left it."""
+
+    def model_config(self, vocab_size: int) -> GPTConfig:
+        """The model these settings describe. Raises UserError for a shape that cannot work."""
+        options = {f.name: getattr(self, f.name) for f in fields(GPTConfig) if f.name != "vocab_size"}
+        try:
+            return GPTConfig(vocab_size=vocab_size, **options)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+
+def check(settings: Any) -> Any:
+    """Return settings (any dataclass of this file's kind) with whole numbers made floats where a float is meant.
+
+    Raises UserError for the first value of a wrong type or out of range, naming the option and what would fit.
+    """
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in fields(settings):
+        value, hint = getattr(settings, field.name), hints[field.name]
+        limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
+        if hint := typing.get_args(hint)[0] if limits else hint:
+            allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if float in allowed and type(value) is int:
+            value = float(value)
+            setattr(settings, field.name, value)
+        if typing.get_origin(hint) is Literal:
+            if value not in typing.get_args(hint):
+                choices = ", ".join(map(str, typing.get_args(hint)))
+                raise UserError(f"{field.name}={value!r} is not one of {choices}")
+        elif type(value) not in allowed:
+            names = " or ".join("None" if t is types.NoneType else t.__name__ for t in allowed)
+            raise UserError(f"{field.name}={value!r} must be of type {names}")
+        for limit in limits:
+            if value is not None and value not in limit:
+                raise UserError(f"{field.name}={value} must be {limit}")
+    return settings

@@ -1,0 +1,1 @@
+"""Data: tokenizers, batches, and one folder per dataset with its prepare.py."""

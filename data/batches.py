@@ -1,0 +1,113 @@
+"""Prepared tokens to batches.
+
+The *rows* loader packs short documents into rows of block_size tokens, several to a row, so that hardly any position is
+padding and every batch has the same shape. Attention stays within a document: `positions` tells the model where each begins.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.errors import UserError
+
+
+class Batch(NamedTuple):
+    idx: Tensor  # (B, T) int64
+    targets: Tensor  # (B, T) int64, -1 where nothing is to be predicted
+    positions: Tensor | None  # (B, T) int64, place in its own document; None: one document a row
+    n_targets: int  # targets that are not -1
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type == "cpu":
+            return self
+        moved = (None if t is None else t.pin_memory().to(device, non_blocking=True) for t in self[:3])
+        return Batch(*moved, self.n_targets)
+
+
+def pack(lengths: np.ndarray, order: np.ndarray, width: int) -> list[list[int]]:
+    """Put documents of these lengths, taken in this order, into rows of at most `width` tokens: the fullest row that still
+    has the space, else a new one (best fit). Returns the documents of each row."""
+    rows: list[list[int]] = []
+    with_space: list[list[int]] = [[] for _ in range(width + 1)]  # numbers of the rows that have s tokens left
+    for document in order.tolist():
+        length = int(lengths[document])
+        space = next((s for s in range(length, width) if with_space[s]), None)
+        if space is None:
+            row, space = len(rows), width
+            rows.append([])
+        else:
+            row = with_space[space].pop()
+        rows[row].append(document)
+        with_space[space - length].append(row)
+    return rows
+
+
+class RowLoader:
+    """Batches of packed documents, without end: every document once an epoch, each epoch in a new order.
+
+    tokens: `$ada$eve$`, one split as prepared. A batch has at most `batch_size` rows of `block_size` tokens; the rows of an
+    epoch are shared out evenly, so that no step rests on a few left-over rows, and a small split is simply one batch.
+    """
+
+    def __init__(self, tokens: np.ndarray, boundary_id: int, block_size: int, batch_size: int, seed: int = 0) -> None:
+        self.tokens = np.asarray(tokens, dtype=np.int64)
+        borders = np.flatnonzero(self.tokens == boundary_id)
+        self.starts, self.lengths = borders[:-1], np.diff(borders)  # document i: inputs tokens[start : start + length]
+        if len(self.lengths) == 0:
+            raise UserError("there is no document to make batches of")
+        if self.lengths.max() > block_size:
+            raise UserError(f"block_size={block_size} is too small for the longest document; block_size={self.lengths.max()} would fit")
+        self.boundary_id, self.block_size, self.batch_size, self.seed = boundary_id, block_size, batch_size, seed
+        self.load_state_dict({"epoch": 0, "batch": 0})
+
+    def state_dict(self) -> dict[str, int]:
+        """The place in the epoch: all it takes to go on with the very next batch."""
+        return {"epoch": self.epoch, "batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.batches = self._shuffled()
+
+    def __next__(self) -> Batch:
+        if self.batch == len(self.batches):
+            self.load_state_dict({"epoch": self.epoch + 1, "batch": 0})
+        self.batch += 1
+        return self._make(self.batches[self.batch - 1])
+
+    def once(self) -> Iterator[Batch]:
+        """The whole split, in order, for evaluation."""
+        for rows in self._share_out(pack(self.lengths, np.arange(len(self.lengths)), self.block_size)):
+            yield self._make(rows)
+
+    def _shuffled(self) -> list[list[list[int]]]:
+        rng = np.random.default_rng((self.seed, self.epoch))
+        rows = pack(self.lengths, rng.permutation(len(self.lengths)), self.block_size)
+        return self._share_out([rows[i] for i in rng.permutation(len(rows))])
+
+    def _share_out(self, rows: list[list[int]]) -> list[list[list[int]]]:
+        n_batches = -(-len(rows) // self.batch_size)
+        cuts = [len(rows) * i // n_batches for i in range(n_batches + 1)]
+        return [rows[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+
+    def _make(self, rows: list[list[int]]) -> Batch:
+        """Gather the documents of these rows by one index operation."""
+        shape = (len(rows), self.block_size)
+        documents = np.concatenate(rows)
+        lengths = self.lengths[documents]
+        first = np.cumsum(lengths) - lengths  # of each document, in the list of all tokens of the batch
+        place = np.arange(lengths.sum()) - np.repeat(first, lengths)  # of each token in its document
+        source = np.repeat(self.starts[documents], lengths) + place
+        row = np.repeat(np.arange(len(rows)), [self.lengths[r].sum() for r in rows])
+        row_first = np.searchsorted(row, np.arange(len(rows)))  # of each row, in the list of all tokens
+        column = np.arange(len(row)) - row_first[row]
+
+        idx = np.full(shape, self.boundary_id)
+        targets = np.full(shape, -1)
+        positions = np.zeros(shape, dtype=np.int64)  # padding sees itself alone, and no one sees it
+        idx[row, column] = self.tokens[source]
+        targets[row, column] = self.tokens[source + 1]
+        positions[row, column] = place
+        return Batch(torch.from_numpy(idx), torch.from_numpy(targets), torch.from_numpy(positions), len(source))

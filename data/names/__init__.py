@@ -1,0 +1,1 @@
+"""Names: short documents, one character a token."""

@@ -1,0 +1,71 @@
+"""Prepared data on disk: one folder per source and options, `train.bin`, `val.bin`, `test.bin`, `tokenizer.json`, `meta.json`.
+
+A .bin file is token ids and nothing else (uint16, or uint32 for vocabularies beyond 65,536); meta.json says how many, of what
+type, and with which checksum. The folder's name is a hash of all that went in, so changed inputs lead to another folder.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data import tokenizers
+from engine.errors import UserError
+from engine.files import sha256, write_text
+
+FORMAT = 1  # goes into every key: raise it when the format or a prepare.py changes what it writes
+SPLITS = ("train", "val", "test")
+
+
+@dataclass
+class Prepared:
+    folder: Path
+    meta: dict  # kind ("rows"), splits, options, source, and what else the dataset wants to remember
+    tokenizer: tokenizers.CharTokenizer
+    tokens: dict[str, np.ndarray]  # split -> ids, memory-mapped
+
+
+def key(source_sha256: str, options: dict) -> str:
+    """The folder name for these inputs."""
+    inputs = json.dumps([FORMAT, source_sha256, options], sort_keys=True)
+    return sha256(inputs.encode("utf-8"))[:12]
+
+
+def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.CharTokenizer, meta: dict) -> None:
+    """Write a folder whole or not at all."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        splits = {}
+        for name in SPLITS:
+            ids = np.asarray(tokens[name]).astype(dtype)
+            ids.tofile(temporary / f"{name}.bin")
+            splits[name] = {"tokens": len(ids), "dtype": ids.dtype.name, "sha256": sha256(ids.data)}
+        tokenizer.save(temporary / "tokenizer.json")
+        text = json.dumps({**meta, "vocab_size": tokenizer.vocab_size, "splits": splits}, ensure_ascii=False, indent=1)
+        write_text(temporary / "meta.json", text + "\n")
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> Prepared:
+    """Open a prepared folder. Raises UserError when a file is missing, truncated or was changed since it was written."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        tokens = {}
+        for name in SPLITS:
+            expected = meta["splits"][name]
+            ids = np.memmap(folder / f"{name}.bin", dtype=expected["dtype"], mode="r")
+            if len(ids) != expected["tokens"] or sha256(ids.data) != expected["sha256"]:
+                raise UserError(f"{folder / name}.bin is not what was prepared; delete {folder} to prepare it again")
+            tokens[name] = ids
+        return Prepared(folder, meta, tokenizers.load(folder / "tokenizer.json"), tokens)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} holds no prepared data ({type(error).__name__}: {error}); delete it to prepare again") from None

@@ -1,0 +1,56 @@
+"""How a program ends when something is wrong: one line on stderr, an exit code, no traceback."""
+
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake of the user's. Its text is one line that says what is wrong, where, and what would be right."""
+
+
+class Stopped(Exception):
+    """A signal ended the run after its state was saved."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """ "; did you mean X?", or nothing when no known name is close."""
+    match = get_close_matches(name, known, n=1)
+    return f"; did you mean {match[0]}?" if match else ""
+
+
+def run_program(main: Callable[[list[str]], None]) -> None:
+    """Run main(arguments) and leave with 0; 2 for a mistake of the user's or a file that cannot be read or written;
+    130 or 143 when stopped by Ctrl-C or SIGTERM. Any other exception is a bug of ours and keeps its traceback."""
+    program = os.path.basename(sys.argv[0])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except Stopped as stop:
+        sys.exit(128 + stop.signum)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has left, as in `python sample.py | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except UserError as error:
+        fail(program, str(error))
+    except OSError as error:
+        fail(program, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError as error:
+        fail(program, f"not enough memory: {error}; smaller sizes would fit")
+    except RuntimeError as error:
+        if "alloc" not in str(error) and "out of memory" not in str(error):
+            raise
+        fail(program, f"not enough memory: {str(error).splitlines()[0]}; a smaller model or batch_size would fit")
+
+
+def fail(program: str, message: str) -> None:
+    print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

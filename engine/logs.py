@@ -1,0 +1,65 @@
+"""What a run leaves to read: log.csv, loss.png, samples.txt, summary.json."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from engine.files import replacing, write_text
+
+COLUMNS = ("step", "epoch", "train_loss", "val_loss", "learning_rate", "grad_norm")
+
+
+class Log:
+    """log.csv: one row per logged step. Nothing in it depends on the clock: the same run twice gives the same file."""
+
+    def __init__(self, folder: Path, up_to_step: int = 0) -> None:
+        """Start the log, or go on with the one there, less the rows after `up_to_step`."""
+        self.path = folder / "log.csv"
+        self.rows = [row for row in read_log(self.path) if int(row["step"]) <= up_to_step] if up_to_step else []
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_text(self.path, text.getvalue())
+
+    def add(self, **values: float) -> None:
+        """Append one row; columns without a value stay empty."""
+        row = {name: "" if values.get(name) is None else repr(values[name]) for name in COLUMNS}
+        self.rows.append(row)
+        with open(self.path, "a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+
+
+def read_log(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if None not in row.values()]  # a row cut short by a kill is no row
+
+
+def write_summary(folder: Path, summary: dict) -> None:
+    write_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+
+
+def plot_loss(folder: Path, rows: list[dict[str, str]], best_step: int) -> None:
+    """loss.png: the loss of the training batches and of the validation split, by step."""
+    import matplotlib.figure  # slow to import, and needed only here; no pyplot: it would look for a screen
+
+    figure = matplotlib.figure.Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    train = [(int(row["step"]), float(row["train_loss"])) for row in rows if row["train_loss"]]
+    val = [(int(row["step"]), float(row["val_loss"])) for row in rows if row["val_loss"]]
+    axes.plot(*zip(*train, strict=True), color="tab:gray", linewidth=0.6, alpha=0.7, label="training batch (with dropout)")
+    axes.plot(*zip(*val, strict=True), color="tab:blue", marker="o", markersize=3, label="validation split")
+    best = dict(val)[best_step]
+    axes.annotate(f"{best:.3f}", (best_step, best), textcoords="offset points", xytext=(0, -13), ha="center", color="tab:blue")
+    low, high = min(loss for _, loss in train + val), max(loss for _, loss in val[:1] + train[len(train) // 10 :])
+    axes.set_ylim(low - 0.1 * (high - low) - 1e-3, high + 0.3 * (high - low) + 1e-3)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per token)")
+    axes.set_title(folder.name)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with replacing(folder / "loss.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

@@ -1,0 +1,515 @@
+"""The GPT, read top to bottom: settings, attention (manual | fused), block, model, generation.
+
+The defaults are GPT-2's architecture (Radford et al. 2019), and the parameters carry the names nanoGPT and GPT-2 give them:
+`transformer.wte`, `transformer.h.0.attn.c_attn`, ... A handful of fields in `GPTConfig` swap in modern parts, each a small
+function or module beside the one it replaces.
+
+Letters in the shape comments: B rows of a batch, T tokens a row, S keys a query can look at (T, or more with a cache),
+C = n_embd channels, H = n_head heads, D = C / H channels of a head, V = vocab_size.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass
+class GPTConfig:
+    """The shape of a model. Raises ValueError for one that cannot work, naming the value and what would fit."""
+
+    block_size: int = 1024  # longest context, in tokens
+    vocab_size: int = 50257
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0  # on the embeddings and on what each branch adds to the residual stream
+    attention_dropout: float | None = None  # on the attention weights; None: the same as dropout, as in GPT-2
+    bias: bool = True  # in the linear layers and LayerNorms
+    attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers; may be changed on a live model
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    position: Literal["learned", "rotary"] = "learned"
+    activation: Literal["gelu", "relu2"] = "gelu"
+    qk_norm: bool = False  # normalise queries and keys, so that no score can blow up (Henry et al. 2020)
+    tied_head: bool = True  # the output layer is the token embedding (Press & Wolf 2017)
+    zero_init: bool = False  # every branch starts by adding nothing; else GPT-2's 0.02 / sqrt(2 n_layer)
+    pad_vocab_to: int = 1  # the tables get a multiple of this many rows (64 suits a GPU); no id beyond vocab_size exists
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd", "pad_vocab_to"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.n_embd % self.n_head:
+            fit = self.n_embd // self.n_head * self.n_head or self.n_head
+            raise ValueError(f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; n_embd={fit} would fit")
+        if self.position == "rotary" and self.n_embd // self.n_head % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of channels: a head of n_embd/n_head={self.n_embd // self.n_head} channels is odd; "
+                f"n_embd={self.n_embd + self.n_head} would fit"
+            )
+        if self.attention_dropout is None:
+            self.attention_dropout = self.dropout
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        for name, known in (
+            ("attention", ("fused", "manual")),
+            ("norm", ("layernorm", "rmsnorm")),
+            ("position", ("learned", "rotary")),
+            ("activation", ("gelu", "relu2")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}")
+
+
+# ------------------------------------------------------------------------------------------------------------------------
+# Attention: softmax(Q K^T / sqrt(D)) V, "Attention Is All You Need" (Vaswani et al. 2017), equation 1
+
+
+def split_heads(x: Tensor, n_head: int) -> Tensor:
+    """(B, T, C) -> (B, H, T, D): head h takes channels hD to (h+1)D of every token."""
+    B, T, C = x.shape
+    return x.view(B, T, n_head, C // n_head).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, T, C): the inverse of `split_heads`."""
+    B, H, T, D = x.shape
+    return x.transpose(1, 2).reshape(B, T, H * D)
+
+
+def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """(T, S) bool, True where a query may attend. The last query is the newest token, so with a cache (S > T) the
+    triangle is aligned to the bottom right: query i sees keys 0 to S - T + i."""
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+
+
+def document_mask(positions: Tensor) -> Tensor:
+    """(B, T) positions that restart at 0 with every document of a packed row -> (B, 1, T, T) bool, True where a query
+    may attend: from the first token of its own document to itself."""
+    i = torch.arange(positions.size(1), device=positions.device)
+    start = i - positions  # (B, T) index of the first token of the query's document
+    return ((i <= i[:, None]) & (i >= start[:, :, None]))[:, None]
+
+
+def manual_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Attention written out. q (B, H, T, D), k and v (B, H, S, D) -> output (B, H, T, D), weights (B, H, T, S).
+
+    `mask` (broadcastable to (B, H, T, S), True = may attend) defaults to the causal one. `dropout` is the share of weights
+    set to zero, for training only; the weights returned are those before it.
+    """
+    if mask is None:
+        mask = causal_mask(q.size(2), k.size(2), q.device)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S), of variance 1 for standard normal q, k
+    scores = scores.masked_fill(~mask, float("-inf"))  # before the softmax, so that what is left still sums to 1
+    weights = scores.softmax(dim=-1)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """The same function in one kernel that never stores the T x S weights (Dao et al. 2022). Shapes as in `manual_attention`."""
+    T, S = q.size(2), k.size(2)
+    is_causal = mask is None and T == S  # SDPA's own causal mask is aligned to the top left: right only without a cache
+    if mask is None and 1 < T < S:
+        mask = causal_mask(T, S, q.device)  # a single query, T = 1, sees every key: no mask
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn channel pairs (j, j + D/2) of x (B, H, T, D) by the angle of their position, so that q.k depends only on the
+    distance of two tokens (RoFormer, Su et al. 2021). cos, sin: (T, D/2), or (B, 1, T, D/2)."""
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """x / sqrt(mean(x^2)) over the last dimension (Zhang & Sennrich 2019), without a learned gain."""
+    return F.rms_norm(x, (x.size(-1),))
+
+
+class KVCache:
+    """The keys and values of one layer for all tokens so far, in tensors of their final size (B, H, block_size, D)."""
+
+    def __init__(self, batch_size: int, config: GPTConfig, device: torch.device, dtype: torch.dtype) -> None:
+        shape = (batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
+        self.k = torch.empty(shape, device=device, dtype=dtype)
+        self.v = torch.empty(shape, device=device, dtype=dtype)
+        self.length = 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T new tokens (B, H, T, D); return all S so far (B, H, S, D)."""
+        start, self.length = self.length, self.length + k.size(2)
+        self.k[:, :, start : self.length] = k
+        self.v[:, :, start : self.length] = v
+        return self.k[:, :, : self.length], self.v[:, :, : self.length]
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention in which a token sees itself and what came before it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config  # shared by all layers: setting model.config.attention switches the path of each
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)  # queries, keys and values at once
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """x (B, T, C) -> (B, T, C), and with `return_weights` (manual path only) the weights (B, H, T, S) too."""
+        q, k, v = (split_heads(t, self.config.n_head) for t in self.c_attn(x).chunk(3, dim=-1))  # (B, H, T, D) each
+        if self.config.qk_norm:
+            q, k = rms_norm(q), rms_norm(k)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        if cache is not None:
+            k, v = cache.append(k, v)  # (B, H, S, D)
+        dropout = self.config.attention_dropout if self.training else 0.0  # SDPA drops whenever it is above 0, in eval too
+        if self.config.attention == "manual":
+            y, weights = manual_attention(q, k, v, mask, dropout)
+        elif return_weights:
+            raise ValueError("attention='fused' never builds the weights; attention='manual' returns them")
+        else:
+            y = fused_attention(q, k, v, mask, dropout)
+        y = self.dropout(self.c_proj(merge_heads(y)))  # (B, T, C)
+        return (y, weights) if return_weights else y
+
+
+# ------------------------------------------------------------------------------------------------------------------------
+# The block and the model
+
+
+def make_norm(config: GPTConfig) -> nn.Module:
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd)
+    return nn.LayerNorm(config.n_embd, bias=config.bias)
+
+
+class MLP(nn.Module):
+    """Two linear layers, four times as wide in between; every token on its own."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.c_fc(x)  # (B, T, 4C)
+        if self.activation == "relu2":
+            x = F.relu(x)
+            x = x * x  # ReLU squared: Primer, So et al. 2021
+        else:
+            x = F.gelu(x, approximate="tanh")  # the form GPT-2 was trained with
+        return self.dropout(self.c_proj(x))  # (B, T, C)
+
+
+class Block(nn.Module):
+    """Pre-Norm: each branch reads a normalised copy and adds what it found to the residual stream x."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.ln_1 = make_norm(config)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = make_norm(config)
+        self.mlp = MLP(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        x = x + self.attn(self.ln_1(x), rotary, mask, cache)
+        x = x + self.mlp(self.ln_2(x))
+        return x
+
+
+class GPT(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        rows = math.ceil(config.vocab_size / config.pad_vocab_to) * config.pad_vocab_to
+        self.transformer = nn.ModuleDict(
+            dict(
+                wte=nn.Embedding(rows, config.n_embd),
+                drop=nn.Dropout(config.dropout),
+                h=nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+                ln_f=make_norm(config),
+            )
+        )
+        if config.position == "learned":
+            self.transformer["wpe"] = nn.Embedding(config.block_size, config.n_embd)
+        else:
+            D = config.n_embd // config.n_head
+            frequency = 10000.0 ** -(torch.arange(0, D, 2) / D)  # (D/2,) radians a token
+            angle = torch.outer(torch.arange(config.block_size), frequency)  # (block_size, D/2)
+            self.register_buffer("rotary_cos", angle.cos(), persistent=False)
+            self.register_buffer("rotary_sin", angle.sin(), persistent=False)
+        self.lm_head = nn.Linear(config.n_embd, rows, bias=False)
+        if config.tied_head:
+            self.lm_head.weight = self.transformer.wte.weight
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Set every parameter. This is the only place that does.
+
+        | parameter                              | start                                                         |
+        | -------------------------------------- | ------------------------------------------------------------- |
+        | linear layers, embeddings, lm_head     | normal, standard deviation 0.02 (GPT-2)                       |
+        | c_proj, the last layer of each branch  | normal, 0.02 / sqrt(2 n_layer) (GPT-2): the 2 n_layer branches |
+        |                                        | together add about as much as one; 0 with `zero_init`         |
+        | biases                                 | 0                                                             |
+        | gains of the norms                     | 1                                                             |
+        """
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            elif not name.endswith("c_proj.weight"):
+                parameter.normal_(std=0.02)
+            elif self.config.zero_init:
+                parameter.zero_()
+            else:
+                parameter.normal_(std=0.02 / math.sqrt(2 * self.config.n_layer))
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Predict the token after each token.
+
+        idx: (B, T) int64. positions: (B, T) int64, the place of each token in its own document, for rows packed with
+        several documents: it restarts at 0 with each, and attention stays within it. None: one document a row.
+        With targets (B, T), returns logits (B, T, V) and the mean cross-entropy in nats over the targets that are not -1.
+        Without, returns the logits of the last position only, (B, 1, V), and None.
+
+        Raises ValueError for T beyond block_size and for ids outside the vocabulary.
+        """
+        self._check_ids("token", idx, 0)
+        x = self._hidden(idx, positions)
+        if targets is None:
+            return self._head(x[:, -1:]), None
+        self._check_ids("target", targets, -1)
+        logits = self._head(x)  # (B, T, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        return logits, loss
+
+    def _hidden(self, idx: Tensor, positions: Tensor | None = None, caches: list[KVCache] | None = None) -> Tensor:
+        """(B, T) -> (B, T, C): everything but the output layer. With caches, idx holds only the tokens not seen yet."""
+        start = caches[0].length if caches else 0
+        T = idx.size(1)
+        if not 1 <= start + T <= self.config.block_size:
+            raise ValueError(f"{start + T} tokens do not fit: block_size={self.config.block_size} is the longest context, 1 the shortest")
+        mask = None if positions is None else document_mask(positions)  # None: causal
+        if positions is None:
+            positions = torch.arange(start, start + T, device=idx.device)  # (T,)
+        x = self.transformer.wte(idx)  # (B, T, C)
+        rotary = None
+        if self.config.position == "learned":
+            x = x + self.transformer.wpe(positions)
+        else:
+            rotary = self.rotary_cos[positions], self.rotary_sin[positions]  # (T, D/2) each
+            if positions.dim() == 2:
+                rotary = rotary[0][:, None], rotary[1][:, None]  # (B, 1, T, D/2)
+        x = self.transformer.drop(x)
+        for i, block in enumerate(self.transformer.h):
+            x = block(x, rotary, mask, caches[i] if caches else None)
+        return self.transformer.ln_f(x)
+
+    def _head(self, x: Tensor) -> Tensor:
+        return self.lm_head(x)[..., : self.config.vocab_size]  # rows that only pad the table are no tokens
+
+    def _check_ids(self, kind: str, ids: Tensor, lowest: int) -> None:
+        # Reading a number back from a GPU waits for all its work, so the training loop there goes without the check.
+        if torch.compiler.is_compiling() or (ids.is_cuda and self.training) or not ids.numel():
+            return
+        low, high = (int(t) for t in ids.aminmax())
+        if low < lowest or high >= self.config.vocab_size:
+            wrong = low if low < lowest else high
+            raise ValueError(f"{kind} id {wrong} is outside the vocabulary: {lowest} to {self.config.vocab_size - 1} would fit")
+
+    @torch.no_grad()
+    def generate(
+        self,
+        idx: Tensor,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        stop_token: int | None = None,
+        seed: int | None = None,
+        first_row: int = 0,
+        use_cache: bool = True,
+    ) -> Tensor:
+        """Append max_new_tokens tokens to each row of idx: (B, T) -> (B, T + max_new_tokens).
+
+        A row that has drawn `stop_token` is filled up with it. Row i is numbered first_row + i, and what it says depends
+        only on its number, `seed` and its prompt: not on the other rows. `seed` None takes one from torch's global generator.
+        `use_cache=False` is the plain loop that runs the whole context again for every token; it gives the same tokens.
+        See `next_token` for the other options. Once the context is full, the last block_size tokens count.
+        """
+        check_sampling(temperature, top_k, top_p, min_p)
+        self._check_ids("token", idx, 0)
+        B, T = idx.shape
+        if seed is None:
+            seed = int(torch.randint(2**31, ()))
+        draws = uniform_draws(seed, range(first_row, first_row + B), max_new_tokens).to(idx.device)  # (B, max_new_tokens)
+        tokens = idx.new_full((B, T + max_new_tokens), 0 if stop_token is None else stop_token)
+        tokens[:, :T] = idx
+        ended = torch.zeros(B, dtype=torch.bool, device=idx.device)
+        was_training = self.training
+        self.eval()
+        caches = None
+        for end in range(T, T + max_new_tokens):
+            context = tokens[:, max(0, end - self.config.block_size) : end]
+            if use_cache and end <= self.config.block_size:
+                if caches is None:
+                    dtype = self.transformer.wte.weight.dtype
+                    caches = [KVCache(B, self.config, idx.device, dtype) for _ in self.transformer.h]
+                x = self._hidden(context[:, caches[0].length :], caches=caches)
+            else:
+                x = self._hidden(context)  # every token has moved by one: nothing that was kept is right any more
+            chosen = next_token(self._head(x[:, -1]), draws[:, end - T], temperature, top_k, top_p, min_p)  # (B,)
+            if stop_token is not None:
+                chosen = chosen.masked_fill(ended, stop_token)
+                ended |= chosen == stop_token
+            tokens[:, end] = chosen
+            if stop_token is not None and ended.all():
+                break
+        self.train(was_training)
+        return tokens
+
+    def num_parameters(self, embeddings: bool = True) -> int:
+        """How many numbers training sets; without `embeddings`, less the token and position tables (a tied head counts as one)."""
+        count = sum(p.numel() for p in self.parameters())
+        if not embeddings:
+            count -= self.transformer.wte.weight.numel()
+            if self.config.position == "learned":
+                count -= self.transformer.wpe.weight.numel()
+        return count
+
+    def flops_per_token(self, length: int | None = None) -> int:
+        """Floating point operations of one training step (forward + backward) a token, at rows of `length` (block_size) tokens.
+
+        PaLM's count (Chowdhery et al. 2022, appendix B): 6 for each weight that multiplies, and 12 n_layer C T for the
+        attention scores and their sum over the values, causal or not.
+        """
+        length = self.config.block_size if length is None else length
+        weights = sum(m.weight.numel() for m in self.modules() if isinstance(m, nn.Linear))
+        return 6 * weights + 12 * self.config.n_layer * self.config.n_embd * length
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str, dropout: float = 0.0) -> "GPT":
+        """A GPT-2 of Hugging Face `transformers` (a hub name such as "gpt2", or a folder) as a GPT. Needs the extra `hub`."""
+        from transformers import GPT2LMHeadModel
+
+        theirs = GPT2LMHeadModel.from_pretrained(name_or_path)
+        c = theirs.config
+        model = cls(
+            GPTConfig(
+                block_size=c.n_positions,
+                vocab_size=c.vocab_size,
+                n_layer=c.n_layer,
+                n_head=c.n_head,
+                n_embd=c.n_embd,
+                dropout=dropout,
+                tied_head=c.tie_word_embeddings,
+            )
+        )
+        weights = theirs.state_dict()
+        for name in weights:
+            if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+                weights[name] = weights[name].t()  # theirs multiply from the other side (Conv1D)
+        model.load_state_dict(weights)
+        return model
+
+
+# ------------------------------------------------------------------------------------------------------------------------
+# From logits to the next token
+
+
+def check_sampling(
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
+) -> None:
+    """Raise ValueError for sampling options that mean nothing."""
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature={temperature} must be a finite number, 0 (greedy) or above")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k={top_k} must be at least 1, or None to keep every token")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be above 0 and at most 1")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ValueError(f"min_p={min_p} must be between 0 and 1")
+
+
+def next_token_probabilities(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Tensor:
+    """logits (B, V) -> probabilities (B, V) float64, 0 for what the filters removed. The filters, in this order:
+
+    temperature  divides the logits: below 1 sharpens, above 1 flattens; 0 leaves only the likeliest token
+    top_k        keeps the k likeliest tokens, and every one tied with the k-th
+    top_p        keeps the likeliest tokens until their probability reaches p (nucleus sampling, Holtzman et al. 2019)
+    min_p        keeps tokens at least p times as likely as the likeliest (Nguyen et al. 2024)
+    """
+    check_sampling(temperature, top_k, top_p, min_p)
+    logits = logits.double()
+    if temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.size(-1)).double()
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no temperature is small enough to overflow
+    if top_k is not None and top_k < logits.size(-1):
+        kth = logits.topk(top_k).values[:, -1:]  # (B, 1)
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    probabilities = logits.softmax(-1)
+    if top_p is not None and top_p < 1:
+        ordered, order = probabilities.sort(-1, descending=True, stable=True)
+        kept = ordered.cumsum(-1) - ordered < top_p  # what is likelier has not reached p yet
+        probabilities = probabilities * torch.zeros_like(kept).scatter(-1, order, kept)
+    if min_p is not None:
+        probabilities = probabilities * (probabilities >= min_p * probabilities.amax(-1, keepdim=True))
+    return probabilities / probabilities.sum(-1, keepdim=True)
+
+
+def next_token(
+    logits: Tensor,
+    draw: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Tensor:
+    """logits (B, V) and one number in [0, 1) a row, draw (B,), -> the next tokens (B,) int64.
+
+    The tokens share out [0, 1) in vocabulary order, each as wide as its probability; the draw falls on one of them.
+    """
+    probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
+    ends = probabilities.cumsum(-1)  # (B, V)
+    # scaled by the sum as it was rounded, a draw below 1 stays below it, and no token of width 0 is ever hit
+    return torch.searchsorted(ends, (draw.double() * ends[:, -1])[:, None], right=True)[:, 0]
+
+
+def uniform_draws(seed: int, rows: range, count: int) -> Tensor:
+    """(len(rows), count) float64 in [0, 1): for each row number, the same numbers whatever rows stand beside it."""
+    return torch.from_numpy(np.stack([np.random.default_rng((seed, row)).random(count) for row in rows]))

@@ -1,0 +1,253 @@
+"""Train a GPT: settings -> data -> model -> loop -> run folder.
+
+    python train.py config/names.py                          prepare the data, train, evaluate, print new names
+    python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
+    python train.py config/names.py --resume                 go on where a stopped run left off
+"""
+
+import importlib
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from config.command_line import settings_for_training
+from config.settings import Settings
+from data.batches import RowLoader
+from data.prepared import Prepared
+from data.tokenizers import decode_documents
+from engine import checkpoint
+from engine.device import autocast, pick_device, pick_dtype
+from engine.errors import Stopped, UserError, run_program
+from engine.evaluation import evaluate
+from engine.files import write_text
+from engine.generation import continuations, only_new
+from engine.logs import Log, plot_loss, write_summary
+from engine.optimizer import learning_rate_at, make_optimizer, set_learning_rate
+from engine.signals import StopRequest
+from model import GPT
+
+
+@dataclass
+class Progress:
+    """How far a run has come. Part of every checkpoint."""
+
+    step: int = 0
+    n_targets: int = 0  # tokens predicted so far
+    seconds: float = 0.0  # spent in steps, evaluation not counted
+    best_loss: float = math.inf  # on the validation split
+    best_step: int = 0
+    no_better: int = 0  # evaluations since
+
+
+@dataclass
+class Run:
+    """All that takes part in a training run."""
+
+    settings: Settings
+    folder: Path
+    data: Prepared
+    loaders: dict[str, RowLoader]  # by split
+    device: torch.device
+    dtype: torch.dtype
+    model: GPT
+    forward: Callable  # the model, or the compiled one with the same weights
+    optimizer: torch.optim.Optimizer
+    progress: Progress
+    log: Log
+
+
+def main(arguments: list[str]) -> None:
+    began = time.perf_counter()
+    run = start(settings_for_training(arguments, __doc__))
+    loop(run)
+    finish(run, began)
+
+
+def start(settings: Settings) -> Run:
+    """Prepare the data, build the model, and make the run folder or take up the one to resume."""
+    device = pick_device(settings.device)
+    dtype = pick_dtype(settings.dtype, device)
+    data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
+    loaders = {
+        split: RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed)
+        for split, tokens in data.tokens.items()
+    }
+    rows = len(loaders["train"].batches[0])
+    if len(loaders["train"].batches) == 1 and rows < settings.batch_size:
+        print(f"note: the whole training split is one batch of {rows} rows, fewer than batch_size={settings.batch_size}")
+
+    torch.manual_seed(settings.seed)
+    model = GPT(settings.model_config(data.tokenizer.vocab_size)).to(device)
+    optimizer = make_optimizer(model, settings)
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    print(f"model: {model.num_parameters():,} parameters, on {device} in {str(dtype).removeprefix('torch.')}{threads}")
+
+    folder = Path(settings.out_dir) / (settings.run or settings.dataset)
+    progress = Progress()
+    if settings.resume:
+        checkpoint.check_resume(folder, settings, data.meta)
+        progress = Progress(**load_state(folder, model, optimizer, loaders["train"]))
+        print(f"resume: {folder} at step {progress.step}")
+    else:
+        checkpoint.make_run_folder(folder)
+        data.tokenizer.save(folder / "tokenizer.json")
+        seen = decode_documents(data.tokens["train"], data.tokenizer)
+        write_text(folder / "seen.txt", "\n".join(seen) + "\n")
+    checkpoint.save_settings(folder, settings, model.config, data.meta)
+    log = Log(folder, up_to_step=progress.step)
+    forward = torch.compile(model) if settings.compile else model
+    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizer, progress, log)
+
+
+def loop(run: Run) -> None:
+    """Train to max_steps, or until the validation loss has not improved for `patience` evaluations.
+
+    Raises Stopped after Ctrl-C or SIGTERM, with everything saved.
+    """
+    settings, progress = run.settings, run.progress
+    bar = tqdm(total=settings.max_steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=None)
+    with StopRequest() as stop, bar:
+        while progress.step < settings.max_steps and not (settings.patience and progress.no_better >= settings.patience):
+            row = training_step(run)
+            evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
+            if evaluating or progress.step % settings.log_interval == 0 or progress.step == 1:
+                row["train_loss"] = finite(row["train_loss"], "loss", progress.step)  # on a GPU, the only wait for it
+                if evaluating:
+                    row["val_loss"] = evaluate_and_save(run, bar)
+                run.log.add(**row)
+                bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {progress.n_targets / progress.seconds:,.0f} tokens/s")
+            if evaluating:
+                save_state(run)
+            bar.update(1)
+            if stop.signum is not None:
+                if progress.best_step == 0:
+                    checkpoint.save_weights(run.folder, run.model)  # not evaluated yet, but better than none
+                save_state(run)
+                bar.write(f"stopped at step {progress.step}; to go on, give the same command with --resume")
+                raise Stopped(stop.signum)
+
+
+def training_step(run: Run) -> dict[str, float | torch.Tensor]:
+    """One update of the weights, from grad_accum batches. Returns the row for the log."""
+    settings, progress = run.settings, run.progress
+    began = time.perf_counter()
+    run.model.train()
+    learning_rate = learning_rate_at(progress.step, settings)
+    set_learning_rate(run.optimizer, learning_rate)
+    batches = [next(run.loaders["train"]) for _ in range(settings.grad_accum)]
+    n_targets = sum(batch.n_targets for batch in batches)
+    step_loss = torch.zeros((), device=run.device)  # mean over all targets of the step
+    for batch in batches:
+        batch = batch.to(run.device)
+        with autocast(run.device, run.dtype):
+            _, loss = run.forward(batch.idx, batch.targets, batch.positions)
+        loss = loss * (batch.n_targets / n_targets)  # so that the gradients add up to that of one large batch
+        loss.backward()
+        step_loss += loss.detach()
+    grad_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip or math.inf)
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    progress.step += 1
+    progress.n_targets += n_targets
+    progress.seconds += time.perf_counter() - began
+    return {
+        "step": progress.step,
+        "epoch": run.loaders["train"].epoch,
+        "train_loss": step_loss,
+        "learning_rate": learning_rate,
+        "grad_norm": grad_norm,
+    }
+
+
+def evaluate_and_save(run: Run, bar: tqdm) -> float:
+    """The loss on the whole validation split; the weights are kept if it is the best so far. Shows and stores a few samples."""
+    progress = run.progress
+    loss = finite(evaluate(run.model, run.loaders["val"].once(), run.device, run.dtype), "validation loss", progress.step)
+    if loss < progress.best_loss:
+        progress.best_loss, progress.best_step, progress.no_better = loss, progress.step, 0
+        checkpoint.save_weights(run.folder, run.model)
+    else:
+        progress.no_better += 1
+    samples = list(islice(continuations(run.model, run.data.tokenizer, run.settings), 5))
+    with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
+        file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
+    best = "*" if progress.no_better == 0 else " "
+    bar.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {' '.join(samples)}")
+    return loss
+
+
+def finite(loss: float | torch.Tensor, name: str, step: int) -> float:
+    """The loss as a number. Raises UserError for one that is no number any more."""
+    loss = float(loss)
+    if not math.isfinite(loss):
+        raise UserError(f"the {name} is {loss} at step {step}; a lower --learning_rate would help (the last checkpoint is kept)")
+    return loss
+
+
+def save_state(run: Run) -> None:
+    """All that an exact resume needs."""
+    state = {
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "loader": run.loaders["train"].state_dict(),
+        "random": checkpoint.random_state(),
+        "progress": asdict(run.progress),
+        "samples_size": (run.folder / "samples.txt").stat().st_size,
+    }
+    checkpoint.save_state(run.folder, state)
+
+
+def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> dict:
+    """Bring everything to where `save_state` found it; returns the progress."""
+    state = checkpoint.load_state(folder)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    loader.load_state_dict(state["loader"])
+    checkpoint.set_random_state(state["random"])
+    os.truncate(folder / "samples.txt", state["samples_size"])  # what was written after the checkpoint comes again
+    return state["progress"]
+
+
+def finish(run: Run, began: float) -> None:
+    """Measure the best weights on every split, write the summary, show new documents."""
+    model, progress, folder = run.model, run.progress, run.folder
+    checkpoint.load_weights(folder, model)
+    losses = {split: evaluate(model, run.loaders[split].once(), run.device, run.dtype) for split in run.loaders}
+    summary = {
+        "steps": progress.step,
+        "best_step": progress.best_step,
+        "loss": losses,
+        "bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()},
+        "perplexity": {split: math.exp(loss) for split, loss in losses.items()},
+        "parameters": model.num_parameters(),
+        "tokens_per_second": progress.n_targets / progress.seconds,
+        "training_seconds": progress.seconds,
+        "wall_seconds": time.perf_counter() - began,
+    }
+    write_summary(folder, summary)
+    plot_loss(folder, run.log.rows, progress.best_step)
+
+    print(f"\n{'':12}{'loss':>8}{'bits/character':>16}{'perplexity':>12}")
+    for split, loss in losses.items():
+        name = {"train": "training", "val": "validation", "test": "test"}[split]
+        print(f"{name:12}{loss:8.4f}{loss / math.log(2):16.4f}{math.exp(loss):12.3f}")
+    print(
+        f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
+        f"best weights from step {progress.best_step:,}; everything is in {folder}"
+    )
+    seen = set(decode_documents(run.data.tokens["train"], run.data.tokenizer))
+    texts = continuations(model, run.data.tokenizer, run.settings)
+    new, drawn = only_new(texts, seen, run.settings.num_samples)
+    print(f"\n{len(new)} new {run.settings.dataset}, the training list's own left out ({drawn} drawn):")
+    print("\n".join(f"  {text}" for text in new))
+
+
+if __name__ == "__main__":
+    run_program(main)
