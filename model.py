@@ -44,14 +44,11 @@ class GPTConfig:
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd", "pad_vocab_to"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.n_embd % self.n_head:
-            fit = self.n_embd // self.n_head * self.n_head or self.n_head
-            raise ValueError(f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; n_embd={fit} would fit")
-        if self.position == "rotary" and self.n_embd // self.n_head % 2:
-            raise ValueError(
-                f"rotary positions turn pairs of channels: a head of n_embd/n_head={self.n_embd // self.n_head} channels is odd; "
-                f"n_embd={self.n_embd + self.n_head} would fit"
-            )
+        step = self.n_head * (2 if self.position == "rotary" else 1)
+        if self.n_embd % step:
+            pairs = ", an even number of channels a head for rotary positions" if self.position == "rotary" else ""
+            fit = max(step, self.n_embd // step * step)
+            raise ValueError(f"n_embd={self.n_embd} does not divide by n_head={self.n_head}{pairs}; n_embd={fit} would fit")
         if self.attention_dropout is None:
             self.attention_dropout = self.dropout
         for name in ("dropout", "attention_dropout"):
@@ -97,9 +94,7 @@ def document_mask(positions: Tensor) -> Tensor:
     return ((i <= i[:, None]) & (i >= start[:, :, None]))[:, None]
 
 
-def manual_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def manual_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
     """Attention written out. q (B, H, T, D), k and v (B, H, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
     `mask` (broadcastable to (B, H, T, S), True = may attend) defaults to the causal one. `dropout` is the share of weights
@@ -246,12 +241,12 @@ class GPT(nn.Module):
         self.config = config
         rows = math.ceil(config.vocab_size / config.pad_vocab_to) * config.pad_vocab_to
         self.transformer = nn.ModuleDict(
-            dict(
-                wte=nn.Embedding(rows, config.n_embd),
-                drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-                ln_f=make_norm(config),
-            )
+            {
+                "wte": nn.Embedding(rows, config.n_embd),
+                "drop": nn.Dropout(config.dropout),
+                "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+                "ln_f": make_norm(config),
+            }
         )
         if config.position == "learned":
             self.transformer["wpe"] = nn.Embedding(config.block_size, config.n_embd)
@@ -290,9 +285,7 @@ class GPT(nn.Module):
             else:
                 parameter.normal_(std=0.02 / math.sqrt(2 * self.config.n_layer))
 
-    def forward(
-        self, idx: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, idx: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Predict the token after each token.
 
         idx: (B, T) int64. positions: (B, T) int64, the place of each token in its own document, for rows packed with
@@ -446,9 +439,7 @@ class GPT(nn.Module):
 # From logits to the next token
 
 
-def check_sampling(
-    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
-) -> None:
+def check_sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None) -> None:
     """Raise ValueError for sampling options that mean nothing."""
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be a finite number, 0 (greedy) or above")
@@ -484,7 +475,7 @@ def next_token_probabilities(
         logits = logits.masked_fill(logits < kth, float("-inf"))
     probabilities = logits.softmax(-1)
     if top_p is not None and top_p < 1:
-        ordered, order = probabilities.sort(-1, descending=True, stable=True)
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
         kept = ordered.cumsum(-1) - ordered < top_p  # what is likelier has not reached p yet
         probabilities = probabilities * torch.zeros_like(kept).scatter(-1, order, kept)
     if min_p is not None:

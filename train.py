@@ -1,8 +1,8 @@
 """Train a GPT: settings -> data -> model -> loop -> run folder.
 
-    python train.py config/names.py                          prepare the data, train, evaluate, print new names
-    python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
-    python train.py config/names.py --resume                 go on where a stopped run left off
+python train.py config/names.py                          prepare the data, train, evaluate, print new names
+python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
+python train.py config/names.py --resume                 go on where a stopped run left off
 """
 
 import importlib
@@ -74,6 +74,7 @@ def start(settings: Settings) -> Run:
     """Prepare the data, build the model, and make the run folder or take up the one to resume."""
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
+    settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
     loaders = {
         split: RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed)
@@ -119,6 +120,7 @@ def loop(run: Run) -> None:
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
             if evaluating or progress.step % settings.log_interval == 0 or progress.step == 1:
                 row["train_loss"] = finite(row["train_loss"], "loss", progress.step)  # on a GPU, the only wait for it
+                row["grad_norm"] = float(row["grad_norm"])
                 if evaluating:
                     row["val_loss"] = evaluate_and_save(run, bar)
                 run.log.add(**row)
@@ -242,7 +244,7 @@ def finish(run: Run, began: float) -> None:
         f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
         f"best weights from step {progress.best_step:,}; everything is in {folder}"
     )
-    seen = set(decode_documents(run.data.tokens["train"], run.data.tokenizer))
+    seen = {"", *decode_documents(run.data.tokens["train"], run.data.tokenizer)}
     texts = continuations(model, run.data.tokenizer, run.settings)
     new, drawn = only_new(texts, seen, run.settings.num_samples)
     print(f"\n{len(new)} new {run.settings.dataset}, the training list's own left out ({drawn} drawn):")

@@ -22,11 +22,15 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
 
     Prints the help and exits for `--help`. Raises UserError for an option there is not, a value of the wrong type or range.
     """
-    switches = {field.name for field in fields(options) if field.type is bool}
+    known = [f"--{field.name}" for field in fields(options)]
+    switches = {f"--{field.name}" for field in fields(options) if field.type is bool}
     arguments = list(arguments)
     for i, argument in enumerate(arguments):
+        name = argument.split("=")[0].replace("-", "_").replace("__", "--", 1)
+        if argument.startswith("--") and name not in [*known, "--help"]:
+            raise UserError(f"there is no option {name}{nearest(name, known)}")
         following = arguments[i + 1] if i + 1 < len(arguments) else "--"
-        if argument.removeprefix("--") in switches and following.lower() not in ("true", "false"):
+        if argument in switches and following.lower() not in ("true", "false"):
             arguments[i] = f"{argument}=True"
     arguments = [re.sub(r"^((?:--\w+=)?)(true|false)$", lambda m: m[1] + m[2].capitalize(), a) for a in arguments]
     complaint = io.StringIO()
@@ -85,7 +89,7 @@ def read_config(path: Path) -> Settings:
         place = f"{path}:{statement.lineno}"
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # the docstring
-        if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+        if not (isinstance(statement, ast.Assign) and [type(target) for target in statement.targets] == [ast.Name]):
             raise UserError(f"{place}: only plain assignments belong here, such as n_layer = 4")
         name = statement.targets[0].id
         if name not in known:

@@ -4,6 +4,7 @@ The *rows* loader packs short documents into rows of block_size tokens, several 
 padding and every batch has the same shape. Attention stays within a document: `positions` tells the model where each begins.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -90,7 +91,7 @@ class RowLoader:
     def _share_out(self, rows: list[list[int]]) -> list[list[list[int]]]:
         n_batches = -(-len(rows) // self.batch_size)
         cuts = [len(rows) * i // n_batches for i in range(n_batches + 1)]
-        return [rows[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [rows[a:b] for a, b in itertools.pairwise(cuts)]
 
     def _make(self, rows: list[list[int]]) -> Batch:
         """Gather the documents of these rows by one index operation."""

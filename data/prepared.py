@@ -14,7 +14,7 @@ import numpy as np
 
 from data import tokenizers
 from engine.errors import UserError
-from engine.files import sha256, write_text
+from engine.files import sha256, shown, write_text
 
 FORMAT = 1  # goes into every key: raise it when the format or a prepare.py changes what it writes
 SPLITS = ("train", "val", "test")
@@ -64,8 +64,8 @@ def load(folder: Path) -> Prepared:
             expected = meta["splits"][name]
             ids = np.memmap(folder / f"{name}.bin", dtype=expected["dtype"], mode="r")
             if len(ids) != expected["tokens"] or sha256(ids.data) != expected["sha256"]:
-                raise UserError(f"{folder / name}.bin is not what was prepared; delete {folder} to prepare it again")
+                raise UserError(f"{shown(folder / name)}.bin is not what was written there")
             tokens[name] = ids
         return Prepared(folder, meta, tokenizers.load(folder / "tokenizer.json"), tokens)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} holds no prepared data ({type(error).__name__}: {error}); delete it to prepare again") from None
+        raise UserError(f"{shown(folder)} holds no whole prepared data ({type(error).__name__}: {error})") from None

@@ -1,7 +1,6 @@
 """Run folders: `out/<name>/` with the settings, the tokenizer, the best weights and all that a resume needs."""
 
 import json
-import os
 import platform
 import subprocess
 import time
@@ -21,7 +20,7 @@ from model import GPT, GPTConfig
 
 WEIGHTS = "model.safetensors"
 STATE = Path("last") / "state.pt"
-MAY_CHANGE_ON_RESUME = {"resume", "device", "compile", "out_dir", "run", *(f.name for f in fields(SamplingSettings))} - {"seed"}
+MAY_CHANGE_ON_RESUME = {"max_steps", "learning_rate", "patience", "device", "compile", "attention", "resume", "run", "out_dir"}
 
 
 def holds_run(folder: Path) -> bool:
@@ -165,19 +164,19 @@ def check_resume(folder: Path, settings: Settings, data: dict) -> None:
     before = read_settings(folder)
     for name, value in asdict(settings).items():
         was = before["settings"].get(name)
-        if name not in MAY_CHANGE_ON_RESUME and was != value:
+        if was == value:
+            continue
+        if name not in MAY_CHANGE_ON_RESUME:
             raise UserError(f"--resume: {name} was {was} in {folder} and is {value} now; give --{name}={was} to go on with that run")
+        if name != "resume":
+            print(f"note: {name} was {was} and is {value} from here on")
     if before["data"].get("source_sha256") != data["source_sha256"]:
-        raise UserError(f"--resume: the run in {folder} learned from other data ({before['data'].get('source')}); start anew without --resume")
+        raise UserError(
+            f"--resume: the run in {folder} learned from other data ({before['data'].get('source')}); start anew without --resume"
+        )
 
 
 def sampling_settings(description: dict[str, Any], options: type[SamplingSettings]) -> SamplingSettings:
     """The sampling options a run was trained with, as defaults for sampling from it."""
     ran = description["settings"]
     return check(options(**{f.name: ran[f.name] for f in fields(SamplingSettings) if f.name in ran and f.name != "device"}))
-
-
-def remove_stale(folder: Path) -> None:
-    """Temporary files that a killed process left behind."""
-    for path in [*folder.glob(".*.tmp"), *(folder / "last").glob(".*.tmp")]:
-        os.unlink(path)

@@ -28,3 +28,9 @@ def write_text(path: Path, text: str) -> None:
 
 def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def shown(path: Path) -> str:
+    """The path as a message should give it: from the current folder when it lies below that."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

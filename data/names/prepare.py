@@ -27,8 +27,9 @@ from config.settings import DataSettings  # noqa: E402
 from data import prepared  # noqa: E402
 from data.tokenizers import BOUNDARY, CharTokenizer, encode_documents  # noqa: E402
 from engine.errors import UserError, run_program  # noqa: E402
-from engine.files import sha256  # noqa: E402
+from engine.files import sha256, shown  # noqa: E402
 
+PREPARED = HERE / "prepared"
 BUNDLED = HERE / "us_names_2022.csv"
 SSA_LINE = re.compile(r"[^,]+,[MF],\d+")  # Name,Sex,Count
 
@@ -38,11 +39,11 @@ def prepare(settings: DataSettings) -> prepared.Prepared:
     source = Path(settings.source) if settings.source else BUNDLED
     content = read_source(source, settings.year)
     options = {"split_seed": settings.split_seed}
-    folder = HERE / "prepared" / prepared.key(sha256(content), options)
+    folder = PREPARED / prepared.key(sha256(content), options)
     if folder.exists():
         try:
             found = prepared.load(folder)
-            print(f"names: {found.meta['summary']} (already in {folder})")
+            print(f"names: {found.meta['summary']} (already in {shown(folder)})")
             return found
         except UserError as error:
             print(f"names: preparing again: {error}")
@@ -62,7 +63,7 @@ def prepare(settings: DataSettings) -> prepared.Prepared:
     meta = {
         "dataset": "names",
         "kind": "rows",
-        "source": str(source),
+        "source": settings.source or f"data/names/{BUNDLED.name}",
         "source_sha256": sha256(content),
         "options": {**options, "year": settings.year},
         "documents": {part: len(part_names) for part, part_names in splits.items()},
@@ -72,9 +73,9 @@ def prepare(settings: DataSettings) -> prepared.Prepared:
         "summary": summary,
     }
     prepared.save(folder, tokens, tokenizer, meta)
-    print(f"names: read {sum(dropped.values()) + len(names):,} lines of {source}")
+    print(f"names: read {sum(dropped.values()) + len(names):,} lines of {shown(source)}")
     print(f"names: dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items()) or 'none'}")
-    print(f"names: {summary} (written to {folder})")
+    print(f"names: {summary} (written to {shown(folder)})")
     return prepared.load(folder)
 
 
@@ -83,7 +84,9 @@ def read_source(source: Path, year: int | None) -> bytes:
     try:
         content = source.read_bytes()
     except OSError as error:
-        raise UserError(f"--source={source}: {error.strerror}; a CSV, yobYYYY.txt, names.zip or a text with one name a line would do") from None
+        raise UserError(
+            f"--source={source}: {error.strerror}; a CSV, yobYYYY.txt, names.zip or a text with one name a line would do"
+        ) from None
     if not content.startswith(b"PK\x03\x04"):
         if year is not None:
             raise UserError(f"--year={year} chooses from a names.zip, and {source} is not one")

@@ -1,0 +1,355 @@
+"""End to end: train.py and sample.py on a small list of names."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+from conftest import ROOT, assert_one_line
+from safetensors.torch import load_file
+
+import sample
+import train as train_program
+from config.command_line import settings_for_training
+from data.batches import RowLoader
+from engine import checkpoint
+from engine.errors import Stopped, UserError
+from engine.evaluation import evaluate
+
+FILES = {"settings.json", "tokenizer.json", "model.safetensors", "last", "log.csv", "loss.png", "samples.txt", "summary.json", "seen.txt"}
+
+
+def train(tiny_config, *options):
+    train_program.main([str(tiny_config), *options])
+
+
+def stop_at(monkeypatch, step, signum=signal.SIGINT):
+    """Send a signal during this step, as a user's Ctrl-C would."""
+    original = train_program.training_step
+
+    def training_step(run):
+        row = original(run)
+        if run.progress.step == step:
+            signal.raise_signal(signum)
+        return row
+
+    monkeypatch.setattr(train_program, "training_step", training_step)
+
+
+def log_rows(folder):
+    with open(folder / "log.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_its_folder(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=60")
+    out = capsys.readouterr().out
+    folder = tmp_path / "out" / "tiny"
+    assert {path.name for path in folder.iterdir()} == FILES
+    summary = json.loads((folder / "summary.json").read_text())
+    for split, loss in summary["loss"].items():
+        assert 0 < loss < math.log(20)
+        assert summary["bits_per_character"][split] == pytest.approx(loss / math.log(2))
+        assert summary["perplexity"][split] == pytest.approx(math.exp(loss))
+        assert f"{loss:.4f}" in out
+    assert summary["tokens_per_second"] > 0 and summary["wall_seconds"] > 0
+    rows = log_rows(folder)
+    assert [int(row["step"]) for row in rows] == [1, *range(5, 61, 5)]
+    assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"])
+    assert float(rows[0]["learning_rate"]) > 0
+    assert [int(row["step"]) for row in rows if row["val_loss"]] == [10, 20, 30, 40, 50, 60]
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["settings"]["max_steps"] == 60
+    assert settings["model"]["vocab_size"] == settings["data"]["vocab_size"]
+    assert settings["versions"]["torch"] == torch.__version__
+    assert (folder / "samples.txt").read_text().count("step ") == 6
+    assert "4 new names" in out
+
+
+def test_the_summary_is_the_loss_of_the_saved_weights(tiny_config, tmp_path):
+    train(
+        tiny_config, "--learning_rate=0.3", "--max_steps=60", "--warmup_steps=0", "--schedule=constant"
+    )  # bounces: the last is not the best
+    folder = tmp_path / "out" / "tiny"
+    summary = json.loads((folder / "summary.json").read_text())
+    losses = {int(row["step"]): float(row["val_loss"]) for row in log_rows(folder) if row["val_loss"]}
+    best = min(losses, key=losses.get)
+    assert summary["best_step"] == best
+    model = checkpoint.load_model(folder, torch.device("cpu"))
+    data = train_program.start(settings_for_training([str(tiny_config), "--run=other"], ""))
+    loss = evaluate(model, data.loaders["val"].once(), torch.device("cpu"))
+    assert loss == pytest.approx(losses[best], abs=1e-6) == pytest.approx(summary["loss"]["val"], abs=1e-6)
+
+
+@pytest.mark.parametrize("stop", [20, 23])
+def test_resumed_is_uninterrupted_bit_for_bit(tiny_config, tmp_path, monkeypatch, capsys, stop):
+    train(tiny_config, "--run=straight")
+    with monkeypatch.context() as patch:
+        stop_at(patch, stop)
+        with pytest.raises(Stopped):
+            train(tiny_config, "--run=halved")
+    assert f"stopped at step {stop}; to go on" in capsys.readouterr().out
+    train(tiny_config, "--run=halved", "--resume")
+    straight, halved = tmp_path / "out" / "straight", tmp_path / "out" / "halved"
+    for name in ("log.csv", "samples.txt", "model.safetensors"):
+        assert (straight / name).read_bytes() == (halved / name).read_bytes(), name
+    a, b = (checkpoint.load_state(folder) for folder in (straight, halved))
+    for part in ("model", "optimizer", "loader", "random"):
+        assert repr_exact(a[part]) == repr_exact(b[part])
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (straight, halved)]
+    assert summaries[0]["loss"] == summaries[1]["loss"]
+
+
+def repr_exact(tree):
+    """A comparable form of nested dicts, lists and tensors, exact to the bit."""
+    if isinstance(tree, torch.Tensor):
+        return tree.dtype, tuple(tree.shape), tree.detach().numpy().tobytes()
+    if isinstance(tree, dict):
+        return {key: repr_exact(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [repr_exact(value) for value in tree]
+    return tree
+
+
+def test_a_kill_between_checkpoints_loses_only_the_steps_since(tiny_config, tmp_path, monkeypatch):
+    train(tiny_config, "--run=straight")
+    original = train_program.training_step
+
+    def killed(run):
+        if run.progress.step == 27:
+            raise ZeroDivisionError
+        return original(run)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(train_program, "training_step", killed)
+        train(tiny_config, "--run=killed")
+    train(tiny_config, "--run=killed", "--resume")
+    for name in ("log.csv", "samples.txt", "model.safetensors"):
+        assert (tmp_path / "out/straight" / name).read_bytes() == (tmp_path / "out/killed" / name).read_bytes()
+
+
+def test_gradient_accumulation_equals_a_large_batch(tiny_config, tmp_path):
+    # 3 batches of 8 rows are not the rows of one batch of 24: compare the gradient itself, on the same rows
+    options = ["--dropout=0", "--max_steps=1", "--grad_clip=0"]
+    run = train_program.start(settings_for_training([str(tiny_config), *options, "--grad_accum=3", "--run=a"], ""))
+    loader = RowLoader(run.data.tokens["train"], 0, 16, 8, run.settings.seed)
+    batches = [next(loader) for _ in range(3)]
+    joined = [torch.cat([batch[i] for batch in batches]) for i in range(3)]
+    _, expected = run.model(*joined)
+    gradients = torch.autograd.grad(expected, list(run.model.parameters()))
+    norm = torch.sqrt(sum((g**2).sum() for g in gradients))
+    row = train_program.training_step(run)
+    assert float(row["train_loss"]) == pytest.approx(expected.item(), abs=1e-6)
+    assert float(row["grad_norm"]) == pytest.approx(norm.item(), rel=1e-5)
+    assert row["learning_rate"] > 0
+
+
+def test_gradients_are_clipped(tiny_config):
+    updates = []
+    for clip in ("0", "1e-9"):
+        options = ["--max_steps=1", f"--grad_clip={clip}", "--dropout=0", "--weight_decay=0", f"--run=clip{clip}"]
+        run = train_program.start(settings_for_training([str(tiny_config), *options], ""))
+        before = run.model.lm_head.weight.clone()
+        train_program.training_step(run)
+        updates.append((run.model.lm_head.weight - before).abs().max().item())
+    assert updates[1] < updates[0] / 2  # so small a gradient drowns in AdamW's epsilon
+
+
+def test_an_older_run_is_set_aside(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=10")
+    first = (tmp_path / "out/tiny/model.safetensors").read_bytes()
+    train(tiny_config, "--max_steps=10", "--seed=2")
+    train(tiny_config, "--max_steps=10", "--seed=3")
+    assert "the older run" in capsys.readouterr().out
+    kept = sorted(path for path in (tmp_path / "out").iterdir() if path.name.startswith("tiny-"))
+    assert len(kept) == 2
+    assert any((path / "model.safetensors").read_bytes() == first for path in kept)
+    assert {path.name for path in kept[0].iterdir()} == FILES
+
+
+def test_early_stop(tiny_config, tmp_path):
+    train(tiny_config, "--learning_rate=1e-9", "--patience=2", "--max_steps=1000", "--weight_decay=0", "--dropout=0")
+    steps = json.loads((tmp_path / "out/tiny/summary.json").read_text())["steps"]
+    assert steps < 1000
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=10")
+    with pytest.raises(UserError, match=r"loss is (nan|inf) at step \d+; a lower --learning_rate"):
+        train(tiny_config, "--run=hot", "--learning_rate=1e38", "--grad_clip=0", "--warmup_steps=0", "--log_interval=1")
+
+
+def test_weights_carry_no_compile_prefix_and_gpt2s_names(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # the same wrapper, without the minute of compiling
+    train(tiny_config, "--max_steps=2", "--compile=True")
+    names = set(load_file(tmp_path / "out/tiny/model.safetensors"))
+    assert "transformer.h.0.attn.c_attn.weight" in names and "transformer.wte.weight" in names
+    assert not any("_orig_mod" in name for name in names)
+
+
+@pytest.mark.parametrize("option", ["--n_embd=32", "--seed=5", "--batch_size=4", "--dropout=0", "--split_seed=3"])
+def test_resuming_with_what_cannot_change(tiny_config, option):
+    train(tiny_config, "--max_steps=10")
+    name = option[2:].split("=")[0]
+    with pytest.raises(UserError, match=f"--resume: {name} was .* give --{name}="):
+        train(tiny_config, "--max_steps=10", "--resume", option)
+
+
+def test_resuming_further_or_from_nothing(tiny_config, tmp_path, names_file):
+    with pytest.raises(UserError, match="no run in out/tiny"):
+        train(tiny_config, "--resume")
+    train(tiny_config, "--max_steps=10")
+    train(tiny_config, "--max_steps=20", "--resume")
+    assert json.loads((tmp_path / "out/tiny/summary.json").read_text())["steps"] == 20
+    names_file.write_text(names_file.read_text() + "zed\n")
+    with pytest.raises(UserError, match="other data"):
+        train(tiny_config, "--max_steps=20", "--resume")
+    (tmp_path / "out/tiny/last/state.pt").write_bytes(b"PK\3\4 half")
+    names_file.write_text(names_file.read_text().removesuffix("zed\n"))
+    with pytest.raises(UserError, match="state.pt is damaged"):
+        train(tiny_config, "--max_steps=20", "--resume")
+
+
+def test_bfloat16_trains(tiny_config, tmp_path):
+    train(tiny_config, "--dtype=bfloat16", "--max_steps=10")
+    weights = load_file(tmp_path / "out/tiny/model.safetensors")
+    assert all(w.dtype == torch.float32 for w in weights.values())
+
+
+# sample.py
+
+
+def test_sample_marks_what_is_new(tiny_config, tmp_path, capsys):
+    train(tiny_config)
+    capsys.readouterr()
+    sample.main(["--num_samples=40"])
+    *lines, empty, last = capsys.readouterr().out.splitlines()
+    seen = set((tmp_path / "out/tiny/seen.txt").read_text().split("\n")[:-1]) | {""}  # nothing is no new name
+    texts = [line[2:] for line in lines]
+    assert len(texts) == 40 and empty == ""
+    assert all((line[0] == "*") == (line[2:] not in seen) for line in lines)
+    new = len(set(texts) - seen)
+    assert last.startswith(f"out/tiny: {new} of 40 drawn are new and distinct ({new / 40:.0%})")
+    sample.main(["--num_samples=40", "--only_new"])
+    lines = capsys.readouterr().out.splitlines()[:-2]
+    assert len(set(lines)) == 40 and all(line[0] == "*" for line in lines)
+    sample.main(["--num_samples=3", "--prompt=Ba", "--temperature=0"])
+    lines = capsys.readouterr().out.splitlines()[:-2]
+    assert len(lines) == 3 and len({line[2:] for line in lines}) == 1 and lines[0][2:].startswith("ba")
+
+
+def test_sample_takes_the_newest_run_and_its_defaults(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=5", "--run=a")
+    train(tiny_config, "--max_steps=5", "--run=b", "--num_samples=2")
+    os.utime(tmp_path / "out/a/model.safetensors", (1, 1))
+    capsys.readouterr()
+    sample.main([])
+    out = capsys.readouterr().out
+    assert out.count("\n") == 2 + 2 and "out/b:" in out
+    sample.main(["--run=a", "--seed=4"])
+    assert "out/a:" in (by_name := capsys.readouterr().out)
+    sample.main(["--run=out/a", "--seed=4"])
+    assert capsys.readouterr().out == by_name
+
+
+def test_sampling_mistakes(tiny_config, tmp_path):
+    with pytest.raises(UserError, match="no finished run under out; make one with: python train.py"):
+        sample.main([])
+    train(tiny_config, "--max_steps=5")
+    for arguments, message in (
+        (["--run=tyni"], "--run=tyni: .*there are: tiny"),
+        (["--prompt=日本"], "'日'.*known ones are abdeiklmnorst"),
+        (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
+        (["--top_k=0"], "top_k=0 must be at least 1"),
+        (["--top_p=2"], "top_p=2.0"),
+        (["--device=cuda:77"], "cuda:77"),
+        (["--promt=a"], "no option --promt; did you mean --prompt"),
+    ):
+        with pytest.raises(UserError, match=message):
+            sample.main(arguments)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "settings.json", "tokenizer.json"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign"])
+def test_damaged_run_folders(tiny_config, tmp_path, name, damage):
+    train(tiny_config, "--max_steps=5")
+    path = tmp_path / "out/tiny" / name
+    content = path.read_bytes()
+    path.write_bytes({"truncated": content[: len(content) // 2], "empty": b"", "foreign": b"[1, 2]"}[damage])
+    with pytest.raises(UserError, match=name):
+        sample.main([])
+
+
+def test_weights_of_another_model(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=5")
+    train(tiny_config, "--max_steps=5", "--run=wide", "--n_embd=32")
+    (tmp_path / "out/tiny/model.safetensors").write_bytes((tmp_path / "out/wide/model.safetensors").read_bytes())
+    with pytest.raises(UserError, match="damaged or of another model"):
+        sample.main(["--run=tiny"])
+
+
+# the programs as processes
+
+
+def test_programs_from_the_shell(program, tiny_config, tmp_path):
+    done = program("train.py", tiny_config, "--max_steps=10")
+    assert done.returncode == 0, done.stderr
+    assert "4 new names" in done.stdout and done.stderr == ""
+    done = program("sample.py", "--num_samples=2", env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"})
+    assert done.returncode == 0 and "drawn are new" in done.stdout
+    assert_one_line(program("train.py"), "config/names.py")
+    assert_one_line(program("train.py", tiny_config, "--n_layr=2"), "--n_layr", "--n_layer")
+    assert_one_line(program("train.py", tiny_config, "--n_head=3"), "n_embd=16", "n_head=3", "n_embd=15")
+    assert_one_line(program("train.py", tiny_config, "--learning_rate=-1"), "learning_rate=-1", "above 0")
+    assert_one_line(program("sample.py", "--prompt=日本"), "日", "known ones")
+    assert_one_line(program("sample.py", "--run=nowhere"), "nowhere", "tiny")
+    assert_one_line(program("train.py", tiny_config, "--block_size=2"), "block_size=2", "block_size=6 would fit")
+    before = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert before == ["tiny"]  # none of the mistakes has touched the run
+
+
+def test_an_output_folder_that_cannot_be_written(program, tiny_config, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_one_line(program("train.py", tiny_config, f"--out_dir={tmp_path}/file/out"), "file/out", "--out_dir")
+    readonly = tmp_path / "readonly"
+    readonly.mkdir(mode=0o555)
+    if not os.access(readonly, os.W_OK):
+        assert_one_line(program("train.py", tiny_config, f"--out_dir={readonly}"), "readonly", "Permission denied", "--out_dir")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk(tiny_config, tmp_path, monkeypatch):
+    train(tiny_config, "--max_steps=10")
+    before = (tmp_path / "out/tiny/last/state.pt").read_bytes()
+
+    def full(state, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(tiny_config, "--max_steps=20", "--resume")
+    assert (tmp_path / "out/tiny/last/state.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_say_how_to_go_on(tiny_config, tmp_path, signum, code):
+    command = [sys.executable, ROOT / "train.py", tiny_config, "--max_steps=100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = tmp_path / "out/tiny/log.csv"
+    deadline = time.time() + 60
+    while not (log.exists() and log.read_text().count("\n") > 3) and time.time() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "--resume" in out + err and "Traceback" not in err
+    state = checkpoint.load_state(tmp_path / "out/tiny")
+    assert state["progress"]["step"] > 5
+    assert (tmp_path / "out/tiny/model.safetensors").exists()
