@@ -120,7 +120,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn channel pairs (j, j + D/2) of x (B, H, T, D) by the angle of their position, so that q.k depends only on the
     distance of two tokens (RoFormer, Su et al. 2021). cos, sin: (T, D/2), or (B, 1, T, D/2)."""
-    a, b = x.float().chunk(2, dim=-1)
+    a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
 
 

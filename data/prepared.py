@@ -48,9 +48,12 @@ def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.Char
         tokenizer.save(temporary / "tokenizer.json")
         text = json.dumps({**meta, "vocab_size": tokenizer.vocab_size, "splits": splits}, ensure_ascii=False, indent=1)
         write_text(temporary / "meta.json", text + "\n")
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process has just prepared the same
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

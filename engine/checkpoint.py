@@ -100,7 +100,7 @@ def save_weights(folder: Path, model: GPT) -> None:
     if model.config.tied_head:
         del weights["lm_head.weight"]
     with replacing(folder / WEIGHTS) as temporary:
-        safetensors.torch.save_file(weights, temporary)
+        temporary.write_bytes(safetensors.torch.save(weights))
 
 
 def load_weights(folder: Path, model: GPT) -> None:
