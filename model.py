@@ -112,7 +112,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     """The same function in one kernel that never stores the T x S weights (Dao et al. 2022). Shapes as in `manual_attention`."""
     T, S = q.size(2), k.size(2)
     is_causal = mask is None and T == S  # SDPA's own causal mask is aligned to the top left: right only without a cache
-    if mask is None and 1 < T < S:
+    if mask is None and 1 < T != S:
         mask = causal_mask(T, S, q.device)  # a single query, T = 1, sees every key: no mask
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
 

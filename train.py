@@ -116,11 +116,15 @@ def loop(run: Run) -> None:
     bar = tqdm(total=settings.max_steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=None)
     with StopRequest() as stop, bar:
         while progress.step < settings.max_steps and not (settings.patience and progress.no_better >= settings.patience):
+            began = time.perf_counter()
             row = training_step(run)
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
-            if evaluating or progress.step % settings.log_interval == 0 or progress.step == 1:
+            logging = evaluating or progress.step % settings.log_interval == 0 or progress.step == 1
+            if logging:
                 row["train_loss"] = finite(row["train_loss"], "loss", progress.step)  # on a GPU, the only wait for it
                 row["grad_norm"] = float(row["grad_norm"])
+            progress.seconds += time.perf_counter() - began
+            if logging:
                 if evaluating:
                     row["val_loss"] = evaluate_and_save(run, bar)
                 run.log.add(**row)
@@ -139,7 +143,6 @@ def loop(run: Run) -> None:
 def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     """One update of the weights, from grad_accum batches. Returns the row for the log."""
     settings, progress = run.settings, run.progress
-    began = time.perf_counter()
     run.model.train()
     learning_rate = learning_rate_at(progress.step, settings)
     set_learning_rate(run.optimizer, learning_rate)
@@ -158,7 +161,6 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     run.optimizer.zero_grad()
     progress.step += 1
     progress.n_targets += n_targets
-    progress.seconds += time.perf_counter() - began
     return {
         "step": progress.step,
         "epoch": run.loaders["train"].epoch,
