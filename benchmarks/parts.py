@@ -30,10 +30,10 @@ VARIANTS = {
     "GELU": ["--activation=gelu"],
     "no QK-norm": ["--qk_norm=False"],
     "tied head": ["--tied_head=True"],
-    "0.02 / sqrt(2 n_layer) in place of zero": ["--zero_init=False"],
+    "GPT-2's initial weights": ["--init=gpt2"],
     "all of GPT-2's": [
         *("--position=learned", "--norm=layernorm", "--activation=gelu", "--qk_norm=False", "--tied_head=True"),
-        *("--zero_init=False", "--bias=True"),
+        *("--init=gpt2", "--bias=True"),
     ],
 }
 
@@ -57,9 +57,7 @@ def main(arguments: list[str]) -> None:
         losses = dict(zip(runs, pool.map(lambda run: train(*run, settings), runs), strict=True))
     print("| | validation | test |\n| --- | --- | --- |")
     for variant in VARIANTS:
-        mean = {
-            split: sum(losses[variant, seed][split] for seed in range(settings.seeds)) / settings.seeds for split in ("val", "test")
-        }
+        mean = {split: sum(losses[variant, seed][split] for seed in range(settings.seeds)) / settings.seeds for split in ("val", "test")}
         print(f"| {variant} | {mean['val']:.4f} | {mean['test']:.4f} |")
 
 

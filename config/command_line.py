@@ -55,7 +55,7 @@ def one_line(box: str) -> str:
     """tyro's message without its frame and its pointer to --help."""
     rows = [row.strip("│ ") for row in box.splitlines() if row.startswith("│")]
     text = " ".join(row for row in rows if not set(row) <= {"─"})
-    return re.sub(r"\s*For full helptext,.*", "", text)
+    return re.sub(r"\s*For full helptext,.*", "", text).replace(" Argument helptext:", "; the option is")
 
 
 def settings_for_training(arguments: list[str], description: str) -> Settings:

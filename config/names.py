@@ -12,7 +12,7 @@ position = "rotary"
 activation = "relu2"
 qk_norm = True
 bias = False
-zero_init = True
+init = "fan_in"
 dropout = 0.12
 attention_dropout = 0.0
 

@@ -99,8 +99,8 @@ class Settings(DataSettings, SamplingSettings):
     """Normalise queries and keys."""
     tied_head: bool = True
     """Use the token embedding as the output layer too."""
-    zero_init: bool = False
-    """Start with branches that add nothing."""
+    init: Literal["gpt2", "fan_in"] = "gpt2"
+    """Initial weights: GPT-2's, or scaled to each layer's width with branches that start by adding nothing."""
     pad_vocab_to: Annotated[int, Range(1)] = 1
     """Give the token table a multiple of this many rows (64 suits a GPU)."""
 

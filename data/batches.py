@@ -33,16 +33,21 @@ def pack(lengths: np.ndarray, order: np.ndarray, width: int) -> list[list[int]]:
     has the space, else a new one (best fit). Returns the documents of each row."""
     rows: list[list[int]] = []
     with_space: list[list[int]] = [[] for _ in range(width + 1)]  # numbers of the rows that have s tokens left
+    spaces = 0  # bit s is set when with_space[s] is not empty: finds the next space that fits without a search
     for document in order.tolist():
         length = int(lengths[document])
-        space = next((s for s in range(length, width) if with_space[s]), None)
-        if space is None:
-            row, space = len(rows), width
-            rows.append([])
-        else:
+        fitting = spaces >> length
+        if fitting:
+            space = length + (fitting & -fitting).bit_length() - 1  # the lowest bit
             row = with_space[space].pop()
+            if not with_space[space]:
+                spaces ^= 1 << space
+        else:
+            space, row = width, len(rows)
+            rows.append([])
         rows[row].append(document)
         with_space[space - length].append(row)
+        spaces |= 1 << (space - length)
     return rows
 
 

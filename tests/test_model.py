@@ -254,9 +254,18 @@ def test_initial_weights():
     assert block.attn.c_attn.bias.abs().max() == 0
     assert (block.ln_1.weight == 1).all()
     assert model.lm_head.weight is model.transformer.wte.weight
-    zero = GPT(replace(MODERN, zero_init=True))
-    assert all((b.attn.c_proj.weight == 0).all() and (b.mlp.c_proj.weight == 0).all() for b in zero.transformer.h)
-    assert zero.lm_head.weight is not zero.transformer.wte.weight
+
+
+def test_initial_weights_by_fan_in():
+    torch.manual_seed(0)
+    model = GPT(replace(MODERN, n_embd=128, vocab_size=500, init="fan_in"))
+    for block in model.transformer.h:
+        assert (block.attn.c_proj.weight == 0).all() and (block.mlp.c_proj.weight == 0).all()
+        assert block.attn.c_attn.weight.std().item() == pytest.approx(128**-0.5, rel=0.05)
+        assert block.mlp.c_fc.weight.std().item() == pytest.approx(128**-0.5, rel=0.05)
+    assert model.lm_head.weight is not model.transformer.wte.weight
+    for table in (model.lm_head.weight, model.transformer.wte.weight):
+        assert table.std().item() == pytest.approx(0.02, rel=0.05)
 
 
 def test_initial_loss_is_that_of_a_uniform_guess():
