@@ -246,10 +246,9 @@ def finish(run: Run, began: float) -> None:
         f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
         f"best weights from step {progress.best_step:,}; everything is in {folder}"
     )
-    seen = {"", *decode_documents(run.data.tokens["train"], run.data.tokenizer)}
-    texts = continuations(model, run.data.tokenizer, run.settings)
-    new, drawn = only_new(texts, seen, run.settings.num_samples)
-    print(f"\n{len(new)} new {run.settings.dataset}, the training list's own left out ({drawn} drawn):")
+    known = {"", *(document for tokens in run.data.tokens.values() for document in decode_documents(tokens, run.data.tokenizer))}
+    new, drawn = only_new(continuations(model, run.data.tokenizer, run.settings), known, run.settings.num_samples)
+    print(f"\n{len(new)} new {run.settings.dataset}, in no part of the list ({drawn} drawn):")
     print("\n".join(f"  {text}" for text in new))
 
 

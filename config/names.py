@@ -1,8 +1,8 @@
-"""Names, one character a token: about two minutes on two CPU cores."""
+"""Names, one character a token: US baby names of 2022, in about two minutes on two CPU cores."""
 
 dataset = "names"
 
-# 200,000 parameters, the modern block
+# the model: 233,000 parameters; benchmarks/parts.py measures what its modern parts are worth
 block_size = 16
 n_layer = 3
 n_head = 4
@@ -13,11 +13,11 @@ activation = "relu2"
 qk_norm = True
 bias = False
 init = "fan_in"
+
+# the training: 21 epochs, which without dropout and weight decay would learn the list by heart
 dropout = 0.12
 attention_dropout = 0.0
-
 batch_size = 64
-max_new_tokens = 16
 max_steps = 4000
 learning_rate = 3e-3
 warmup_steps = 100

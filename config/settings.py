@@ -52,8 +52,8 @@ class DataSettings:
 class SamplingSettings:
     num_samples: Annotated[int, Range(1)] = 10
     """Texts to write."""
-    max_new_tokens: Annotated[int, Range(1, 10_000_000)] = 256
-    """Longest continuation, in tokens."""
+    max_new_tokens: Annotated[int | None, Range(1, 10_000_000)] = None
+    """Longest continuation, in tokens; None: block_size."""
     temperature: Annotated[float, Range(0)] = 1.0
     """Divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token."""
     top_k: Annotated[int | None, Range(1)] = None

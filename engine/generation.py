@@ -23,7 +23,7 @@ def continuations(model: GPT, tokenizer: Any, settings: SamplingSettings, prompt
         idx = torch.tensor([ids], device=device).expand(rows, -1)  # (B, T)
         tokens = model.generate(
             idx,
-            settings.max_new_tokens,
+            settings.max_new_tokens or model.config.block_size,
             settings.temperature,
             settings.top_k,
             settings.top_p,

@@ -19,7 +19,6 @@ max_steps = 40
 eval_interval = 10
 log_interval = 5
 warmup_steps = 5
-max_new_tokens = 16
 num_samples = 4
 """
 
