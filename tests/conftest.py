@@ -3,9 +3,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import data.names.prepare as names_prepare
+import train as train_program
+from data.tokenizers import CharTokenizer
+from model import GPT, GPTConfig
 
+CPU = torch.device("cpu")
+NAMES = ["ada", "eve", "kim", "lee", "maria", "jo", "alexander"]
+TOKENIZER = CharTokenizer("".join(NAMES))
 ROOT = Path(__file__).resolve().parents[1]
 TINY = """
 dataset = "names"
@@ -63,3 +70,14 @@ def assert_one_line(done, *parts):
     assert len(lines) == 1, done.stderr
     for part in parts:
         assert part in lines[0]
+
+
+def small_model(**changes):
+    """An untrained model over the letters of NAMES."""
+    torch.manual_seed(0)
+    return GPT(GPTConfig(**{"block_size": 12, "vocab_size": TOKENIZER.vocab_size, "n_layer": 1, "n_head": 2, "n_embd": 16, **changes}))
+
+
+def train(config, *options):
+    """What `python train.py CONFIG ...` does, in this process."""
+    train_program.main([str(config), *options])
