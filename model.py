@@ -9,7 +9,7 @@ C = n_embd channels, H = n_head heads, D = C / H channels of a head, V = vocab_s
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -49,10 +49,8 @@ class GPTConfig:
             pairs = ", an even number of channels a head for rotary positions" if self.position == "rotary" else ""
             fit = max(step, self.n_embd // step * step)
             raise ValueError(f"n_embd={self.n_embd} does not divide by n_head={self.n_head}{pairs}; n_embd={fit} would fit")
-        if self.attention_dropout is None:
-            self.attention_dropout = self.dropout
         for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
+            if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         for name, known in (
             ("attention", ("fused", "manual")),
@@ -173,9 +171,12 @@ class CausalSelfAttention(nn.Module):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, H, S, D)
-        dropout = self.config.attention_dropout if self.training else 0.0  # SDPA drops whenever it is above 0, in eval too
+        dropout = self.config.dropout if self.config.attention_dropout is None else self.config.attention_dropout
+        dropout = dropout if self.training else 0.0  # SDPA drops whenever it is above 0, in eval too
         if self.config.attention == "manual":
             y, weights = manual_attention(q, k, v, mask, dropout)
+        elif self.config.attention != "fused":
+            raise ValueError(f"attention={self.config.attention!r} is not one of fused, manual")
         elif return_weights:
             raise ValueError("attention='fused' never builds the weights; attention='manual' returns them")
         else:
@@ -189,6 +190,7 @@ class CausalSelfAttention(nn.Module):
 
 
 def make_norm(config: GPTConfig) -> nn.Module:
+    """LayerNorm (Ba et al. 2016), or RMSNorm with a gain, which neither centres nor shifts (Zhang & Sennrich 2019)."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.n_embd)
     return nn.LayerNorm(config.n_embd, bias=config.bias)
@@ -237,9 +239,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
+    """Token and position embeddings, n_layer blocks, a last norm and the output layer."""
+
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = replace(config)  # a copy: changing it later changes this model alone
         rows = math.ceil(config.vocab_size / config.pad_vocab_to) * config.pad_vocab_to
         self.transformer = nn.ModuleDict(
             {
@@ -298,13 +302,16 @@ class GPT(nn.Module):
         With targets (B, T), returns logits (B, T, V) and the mean cross-entropy in nats over the targets that are not -1.
         Without, returns the logits of the last position only, (B, 1, V), and None.
 
-        Raises ValueError for T beyond block_size and for ids outside the vocabulary.
+        Raises ValueError for T beyond block_size and for ids outside the vocabulary. (With targets on a GPU the ids go
+        unchecked: reading a number back from there would hold up the training loop at every step.)
         """
-        self._check_ids("token", idx, 0)
+        if targets is None or not idx.is_cuda:
+            self._check_ids("token", idx, 0)
         x = self._hidden(idx, positions)
         if targets is None:
             return self._head(x[:, -1:]), None
-        self._check_ids("target", targets, -1)
+        if not targets.is_cuda:
+            self._check_ids("target", targets, -1)
         logits = self._head(x)  # (B, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
         return logits, loss
@@ -335,8 +342,7 @@ class GPT(nn.Module):
         return self.lm_head(x)[..., : self.config.vocab_size]  # rows that only pad the table are no tokens
 
     def _check_ids(self, kind: str, ids: Tensor, lowest: int) -> None:
-        # Reading a number back from a GPU waits for all its work, so the training loop there goes without the check.
-        if torch.compiler.is_compiling() or (ids.is_cuda and self.training) or not ids.numel():
+        if torch.compiler.is_compiling() or not ids.numel():  # a compiled graph holds no checks
             return
         low, high = (int(t) for t in ids.aminmax())
         if low < lowest or high >= self.config.vocab_size:
@@ -373,26 +379,28 @@ class GPT(nn.Module):
         tokens = idx.new_full((B, T + max_new_tokens), 0 if stop_token is None else stop_token)
         tokens[:, :T] = idx
         ended = torch.zeros(B, dtype=torch.bool, device=idx.device)
+        caches = None
         was_training = self.training
         self.eval()
-        caches = None
-        for end in range(T, T + max_new_tokens):
-            context = tokens[:, max(0, end - self.config.block_size) : end]
-            if use_cache and end <= self.config.block_size:
-                if caches is None:
-                    dtype = self.transformer.wte.weight.dtype
-                    caches = [KVCache(B, self.config, idx.device, dtype) for _ in self.transformer.h]
-                x = self._hidden(context[:, caches[0].length :], caches=caches)
-            else:
-                x = self._hidden(context)  # every token has moved by one: nothing that was kept is right any more
-            chosen = next_token(self._head(x[:, -1]), draws[:, end - T], temperature, top_k, top_p, min_p)  # (B,)
-            if stop_token is not None:
-                chosen = chosen.masked_fill(ended, stop_token)
-                ended |= chosen == stop_token
-            tokens[:, end] = chosen
-            if stop_token is not None and ended.all():
-                break
-        self.train(was_training)
+        try:
+            for end in range(T, T + max_new_tokens):
+                context = tokens[:, max(0, end - self.config.block_size) : end]
+                if use_cache and end <= self.config.block_size:
+                    if caches is None:
+                        dtype = self.transformer.wte.weight.dtype
+                        caches = [KVCache(B, self.config, idx.device, dtype) for _ in self.transformer.h]
+                    x = self._hidden(context[:, caches[0].length :], caches=caches)
+                else:
+                    x = self._hidden(context)  # every token has moved by one: nothing that was kept is right any more
+                chosen = next_token(self._head(x[:, -1]), draws[:, end - T], temperature, top_k, top_p, min_p)  # (B,)
+                if stop_token is not None:
+                    chosen = chosen.masked_fill(ended, stop_token)
+                    ended |= chosen == stop_token
+                tokens[:, end] = chosen
+                if stop_token is not None and ended.all():
+                    break
+        finally:
+            self.train(was_training)
         return tokens
 
     def num_parameters(self, embeddings: bool = True) -> int:
@@ -416,11 +424,19 @@ class GPT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name_or_path: str, dropout: float = 0.0) -> "GPT":
-        """A GPT-2 of Hugging Face `transformers` (a hub name such as "gpt2", or a folder) as a GPT. Needs the extra `hub`."""
+        """A GPT-2 of Hugging Face `transformers` (a hub name such as "gpt2", or a folder) as a GPT. Needs the extra `hub`.
+
+        Raises ValueError for a model that computes otherwise than GPT-2 does.
+        """
         from transformers import GPT2LMHeadModel
 
         theirs = GPT2LMHeadModel.from_pretrained(name_or_path)
         c = theirs.config
+        if c.activation_function not in ("gelu_new", "gelu_pytorch_tanh") or c.layer_norm_epsilon != 1e-5:
+            raise ValueError(
+                f"{name_or_path} has activation_function={c.activation_function!r} and layer_norm_epsilon={c.layer_norm_epsilon}; "
+                "only GPT-2's own, 'gelu_new' and 1e-05, would fit"
+            )
         model = cls(
             GPTConfig(
                 block_size=c.n_positions,
@@ -499,7 +515,10 @@ def next_token(
     """logits (B, V) and one number in [0, 1) a row, draw (B,), -> the next tokens (B,) int64.
 
     The tokens share out [0, 1) in vocabulary order, each as wide as its probability; the draw falls on one of them.
+    Raises ValueError for logits that are no numbers (checked on the CPU only, where it costs nothing).
     """
+    if not logits.is_cuda and logits.isnan().any():
+        raise ValueError("the logits are nan: the weights of this model are broken")
     probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
     ends = probabilities.cumsum(-1)  # (B, V)
     # scaled by the sum as it was rounded, a draw below 1 stays below it, and no token of width 0 is ever hit

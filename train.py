@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -40,10 +40,12 @@ class Progress:
 
     step: int = 0
     n_targets: int = 0  # tokens predicted so far
-    seconds: float = 0.0  # spent in steps, evaluation not counted
+    seconds: float = 0.0  # spent in steps, evaluation left out
     best_loss: float = math.inf  # on the validation split
     best_step: int = 0
     no_better: int = 0  # evaluations since
+    evaluated: int = 0  # step of the last evaluation
+    wall_seconds: float = 0.0  # from the start of the program, of all its sessions
 
 
 @dataclass
@@ -61,17 +63,20 @@ class Run:
     optimizer: torch.optim.Optimizer
     progress: Progress
     log: Log
+    began: float  # what time.perf_counter() would have said had all sessions been one
 
 
 def main(arguments: list[str]) -> None:
-    began = time.perf_counter()
     run = start(settings_for_training(arguments, __doc__))
     loop(run)
-    finish(run, began)
+    finish(run)
 
 
 def start(settings: Settings) -> Run:
     """Prepare the data, build the model, and make the run folder or take up the one to resume."""
+    began = time.perf_counter()
+    if settings.run and Path(settings.run).name != settings.run:
+        raise UserError(f"run={settings.run} must be a plain name; --out_dir chooses the folder it stands in")
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
@@ -94,7 +99,7 @@ def start(settings: Settings) -> Run:
     progress = Progress()
     if settings.resume:
         checkpoint.check_resume(folder, settings, data.meta)
-        progress = Progress(**load_state(folder, model, optimizer, loaders["train"]))
+        progress = load_state(folder, model, optimizer, loaders["train"])
         print(f"resume: {folder} at step {progress.step}")
     else:
         checkpoint.make_run_folder(folder)
@@ -104,7 +109,7 @@ def start(settings: Settings) -> Run:
     checkpoint.save_settings(folder, settings, model.config, data.meta)
     log = Log(folder, up_to_step=progress.step)
     forward = torch.compile(model) if settings.compile else model
-    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizer, progress, log)
+    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizer, progress, log, began - progress.wall_seconds)
 
 
 def loop(run: Run) -> None:
@@ -121,12 +126,12 @@ def loop(run: Run) -> None:
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
             logging = evaluating or progress.step % settings.log_interval == 0 or progress.step == 1
             if logging:
-                row["train_loss"] = finite(row["train_loss"], "loss", progress.step)  # on a GPU, the only wait for it
+                row["train_loss"] = finite(row["train_loss"], "loss", progress)  # on a GPU, the only wait for it
                 row["grad_norm"] = float(row["grad_norm"])
             progress.seconds += time.perf_counter() - began
             if logging:
                 if evaluating:
-                    row["val_loss"] = evaluate_and_save(run, bar)
+                    row["val_loss"] = evaluate_and_save(run)
                 run.log.add(**row)
                 bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {progress.n_targets / progress.seconds:,.0f} tokens/s")
             if evaluating:
@@ -138,6 +143,9 @@ def loop(run: Run) -> None:
                 save_state(run)
                 bar.write(f"stopped at step {progress.step}; to go on, give the same command with --resume")
                 raise Stopped(stop.signum)
+        if progress.evaluated < progress.step:  # resumed with a max_steps that lay behind it
+            run.log.add(step=progress.step, epoch=run.loaders["train"].epoch, val_loss=evaluate_and_save(run))
+            save_state(run)
 
 
 def training_step(run: Run) -> dict[str, float | torch.Tensor]:
@@ -170,33 +178,36 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     }
 
 
-def evaluate_and_save(run: Run, bar: tqdm) -> float:
+def evaluate_and_save(run: Run) -> float:
     """The loss on the whole validation split; the weights are kept if it is the best so far. Shows and stores a few samples."""
     progress = run.progress
-    loss = finite(evaluate(run.model, run.loaders["val"].once(), run.device, run.dtype), "validation loss", progress.step)
+    loss = finite(evaluate(run.model, run.loaders["val"].once(), run.device, run.dtype), "validation loss", progress)
+    progress.evaluated = progress.step
     if loss < progress.best_loss:
         progress.best_loss, progress.best_step, progress.no_better = loss, progress.step, 0
         checkpoint.save_weights(run.folder, run.model)
     else:
         progress.no_better += 1
-    samples = list(islice(continuations(run.model, run.data.tokenizer, run.settings), 5))
+    samples = list(islice(continuations(run.model, run.data.tokenizer, replace(run.settings, num_samples=5)), 5))
     with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
         file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
     best = "*" if progress.no_better == 0 else " "
-    bar.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {' '.join(samples)}")
+    tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {' '.join(samples)}")
     return loss
 
 
-def finite(loss: float | torch.Tensor, name: str, step: int) -> float:
+def finite(loss: float | torch.Tensor, name: str, progress: Progress) -> float:
     """The loss as a number. Raises UserError for one that is no number any more."""
     loss = float(loss)
     if not math.isfinite(loss):
-        raise UserError(f"the {name} is {loss} at step {step}; a lower --learning_rate would help (the last checkpoint is kept)")
+        kept = f"; the checkpoint of step {progress.evaluated} is kept" if progress.evaluated else ""
+        raise UserError(f"the {name} is {loss} at step {progress.step}: a lower --learning_rate would help{kept}")
     return loss
 
 
 def save_state(run: Run) -> None:
     """All that an exact resume needs."""
+    run.progress.wall_seconds = time.perf_counter() - run.began
     state = {
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
@@ -208,18 +219,21 @@ def save_state(run: Run) -> None:
     checkpoint.save_state(run.folder, state)
 
 
-def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> dict:
+def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> Progress:
     """Bring everything to where `save_state` found it; returns the progress."""
     state = checkpoint.load_state(folder)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    loader.load_state_dict(state["loader"])
-    checkpoint.set_random_state(state["random"])
-    os.truncate(folder / "samples.txt", state["samples_size"])  # what was written after the checkpoint comes again
-    return state["progress"]
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        checkpoint.set_random_state(state["random"])
+        os.truncate(folder / "samples.txt", state["samples_size"])  # what was written after the checkpoint comes again
+        return Progress(**state["progress"])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{folder / checkpoint.STATE} is no state of this run ({error}); start anew without --resume") from None
 
 
-def finish(run: Run, began: float) -> None:
+def finish(run: Run) -> None:
     """Measure the best weights on every split, write the summary, show new documents."""
     model, progress, folder = run.model, run.progress, run.folder
     checkpoint.load_weights(folder, model)
@@ -233,7 +247,7 @@ def finish(run: Run, began: float) -> None:
         "parameters": model.num_parameters(),
         "tokens_per_second": progress.n_targets / progress.seconds,
         "training_seconds": progress.seconds,
-        "wall_seconds": time.perf_counter() - began,
+        "wall_seconds": time.perf_counter() - run.began,
     }
     write_summary(folder, summary)
     plot_loss(folder, run.log.rows, progress.best_step)

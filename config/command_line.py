@@ -22,23 +22,12 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
 
     Prints the help and exits for `--help`. Raises UserError for an option there is not, a value of the wrong type or range.
     """
-    known = [f"--{field.name}" for field in fields(options)]
-    switches = {f"--{field.name}" for field in fields(options) if field.type is bool}
-    arguments = list(arguments)
-    for i, argument in enumerate(arguments):
-        name = argument.split("=")[0].replace("-", "_").replace("__", "--", 1)
-        if argument.startswith("--") and name not in [*known, "--help"]:
-            raise UserError(f"there is no option {name}{nearest(name, known)}")
-        following = arguments[i + 1] if i + 1 < len(arguments) else "--"
-        if argument in switches and following.lower() not in ("true", "false"):
-            arguments[i] = f"{argument}=True"
-    arguments = [re.sub(r"^((?:--\w+=)?)(true|false)$", lambda m: m[1] + m[2].capitalize(), a) for a in arguments]
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             filled = tyro.cli(
                 options,
-                args=arguments,
+                args=spelled_out(arguments, options),
                 default=options() if defaults is None else defaults,
                 description=description,
                 use_underscores=True,
@@ -49,6 +38,27 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
             raise  # --help
         raise UserError(one_line(complaint.getvalue())) from None
     return check(filled)
+
+
+def spelled_out(arguments: list[str], options: type) -> list[str]:
+    """The arguments with switches as tyro wants them: `--resume` and `--resume=true` become `--resume=True`.
+
+    Raises UserError for an option there is not, with the nearest one there is.
+    """
+    known = {f"--{field.name}": field.type is bool for field in fields(options)}  # is it a switch?
+    arguments = list(arguments)
+    for i, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        name = "--" + name[2:].replace("-", "_")
+        if not argument.startswith("--") or name == "--help":
+            continue
+        if name not in known:
+            raise UserError(f"there is no option {name}{nearest(name, list(known))}")
+        if known[name]:
+            if not value and arguments[i + 1 : i + 2] and arguments[i + 1].lower() in ("true", "false"):
+                value = arguments.pop(i + 1)
+            arguments[i] = f"{name}={value.capitalize() or True}"
+    return arguments
 
 
 def one_line(box: str) -> str:
@@ -70,6 +80,7 @@ def settings_for_training(arguments: list[str], description: str) -> Settings:
 
 
 def is_config(path: Path) -> bool:
+    """Whether a file of config/ is an experiment, and not one of its programs."""
     return path.name not in ("__init__.py", "settings.py", "command_line.py")
 
 
@@ -82,7 +93,7 @@ def read_config(path: Path) -> Settings:
         known = [str(p.relative_to(CONFIGS.parent)) for p in sorted(CONFIGS.rglob("*.py")) if is_config(p)]
         raise UserError(f"cannot read the config {path}: {error.strerror}; there are: {', '.join(known)}") from None
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{path}:{getattr(error, 'lineno', 1)}: not Python ({error.args[0]}); plain assignments would do") from None
+        raise UserError(f"{path}:{getattr(error, 'lineno', 1)}: not Python ({error}); plain assignments would do") from None
     known = [field.name for field in fields(Settings)]
     values: dict[str, Any] = {}
     for statement in statements:

@@ -3,7 +3,7 @@
 dataset = "names"
 
 # the model: 233,000 parameters; benchmarks/parts.py measures what its modern parts are worth
-block_size = 16
+block_size = 32
 n_layer = 3
 n_head = 4
 n_embd = 80
@@ -17,7 +17,7 @@ init = "fan_in"
 # the training: 21 epochs, which without dropout and weight decay would learn the list by heart
 dropout = 0.12
 attention_dropout = 0.0
-batch_size = 64
+batch_size = 32
 max_steps = 4000
 learning_rate = 3e-3
 warmup_steps = 100

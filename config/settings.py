@@ -24,7 +24,7 @@ class Range:
 
     def __contains__(self, value: float) -> bool:
         return (
-            math.isfinite(value)
+            -math.inf < value < math.inf
             and (value > self.low if self.above_low else value >= self.low)
             and (value < self.high if self.below_high else value <= self.high)
         )
@@ -40,16 +40,22 @@ SEED = Range(0, 2**63 - 1)
 
 @dataclass
 class DataSettings:
+    """What to learn from: the options of prepare.py."""
+
     source: str | None = None
     """File to learn from; None: the one the dataset ships."""
     year: int | None = None
     """Year to take out of the Social Security Administration's names.zip."""
     split_seed: Annotated[int, SEED] = 1337
     """Seed of the split into training, validation and test part."""
+    prepared_dir: str | None = None
+    """Folder for prepared data; None: the dataset's own, such as data/names/prepared."""
 
 
 @dataclass
 class SamplingSettings:
+    """How to sample: the options that train.py and sample.py share."""
+
     num_samples: Annotated[int, Range(1)] = 10
     """Texts to write."""
     max_new_tokens: Annotated[int | None, Range(1, 10_000_000)] = None
@@ -70,6 +76,8 @@ class SamplingSettings:
 
 @dataclass
 class Settings(DataSettings, SamplingSettings):
+    """All options of train.py."""
+
     dataset: Literal["names"] = "names"
     """Which folder of data/ prepares the text."""
 
@@ -120,10 +128,6 @@ class Settings(DataSettings, SamplingSettings):
     """Where it falls to, at max_steps."""
     weight_decay: Annotated[float, Range(0)] = 0.1
     """AdamW's pull of the matrices towards zero."""
-    beta1: Annotated[float, Range(0, 1, below_high=True)] = 0.9
-    """AdamW's memory of the gradient."""
-    beta2: Annotated[float, Range(0, 1, below_high=True)] = 0.99
-    """AdamW's memory of its square."""
     grad_clip: Annotated[float, Range(0)] = 1.0
     """Longest gradient (norm over all parameters); 0: no limit."""
 

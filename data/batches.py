@@ -1,7 +1,7 @@
 """Prepared tokens to batches.
 
 The *rows* loader packs short documents into rows of block_size tokens, several to a row, so that hardly any position is
-padding and every batch has the same shape. Attention stays within a document: `positions` tells the model where each begins.
+padding and all batches have nearly the same shape. Attention stays within a document: `positions` tells the model where each begins.
 """
 
 import itertools
@@ -56,6 +56,8 @@ class RowLoader:
 
     tokens: `$ada$eve$`, one split as prepared. A batch has at most `batch_size` rows of `block_size` tokens; the rows of an
     epoch are shared out evenly, so that no step rests on a few left-over rows, and a small split is simply one batch.
+
+    Raises UserError for a split without documents and for a document longer than block_size.
     """
 
     def __init__(self, tokens: np.ndarray, boundary_id: int, block_size: int, batch_size: int, seed: int = 0) -> None:

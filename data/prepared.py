@@ -35,7 +35,7 @@ def key(source_sha256: str, options: dict) -> str:
 
 
 def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.CharTokenizer, meta: dict) -> None:
-    """Write a folder whole or not at all."""
+    """Write a folder whole or not at all. One that is there already is left as it is."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
@@ -48,7 +48,6 @@ def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.Char
         tokenizer.save(temporary / "tokenizer.json")
         text = json.dumps({**meta, "vocab_size": tokenizer.vocab_size, "splits": splits}, ensure_ascii=False, indent=1)
         write_text(temporary / "meta.json", text + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
         try:
             temporary.rename(folder)
         except OSError:

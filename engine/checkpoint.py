@@ -20,10 +20,14 @@ from model import GPT, GPTConfig
 
 WEIGHTS = "model.safetensors"
 STATE = Path("last") / "state.pt"
-MAY_CHANGE_ON_RESUME = {"max_steps", "learning_rate", "patience", "device", "compile", "attention", "resume", "run", "out_dir"}
+MAY_CHANGE_ON_RESUME = {
+    *("max_steps", "learning_rate", "patience", "device", "compile", "attention", "resume", "run", "out_dir"),
+    *("source", "year", "prepared_dir"),  # the same list from another place is the same data: its hash decides
+}
 
 
 def holds_run(folder: Path) -> bool:
+    """Whether a run was started in this folder."""
     return (folder / "settings.json").exists()
 
 
@@ -104,15 +108,13 @@ def save_weights(folder: Path, model: GPT) -> None:
 
 
 def load_weights(folder: Path, model: GPT) -> None:
-    """Fill the model, on whatever device it is, from model.safetensors."""
+    """Fill the model, on whatever device it is, from model.safetensors. Raises UserError for a file that does not fit it."""
     path = folder / WEIGHTS
     try:
         weights = safetensors.torch.load_file(path, device="cpu")
         if model.config.tied_head:
             weights["lm_head.weight"] = weights["transformer.wte.weight"]
         model.load_state_dict(weights)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; the run has not come to its first evaluation: go on with --resume or train it again") from None
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path} is damaged or of another model ({str(error).splitlines()[0]}); train the run again") from None
 

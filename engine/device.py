@@ -23,7 +23,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The precision of the matrix products ("auto": bfloat16 on a GPU made for it, else float32)."""
+    """The precision of the matrix products ("auto": bfloat16 on a GPU made for it, else float32).
+
+    Raises UserError for bfloat16 on a GPU without it.
+    """
     bfloat16_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if name == "auto":
         return torch.bfloat16 if bfloat16_gpu else torch.float32

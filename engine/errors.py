@@ -25,7 +25,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 def run_program(main: Callable[[list[str]], None]) -> None:
     """Run main(arguments) and leave with 0; 2 for a mistake of the user's or a file that cannot be read or written;
-    130 or 143 when stopped by Ctrl-C or SIGTERM. Any other exception is a bug of ours and keeps its traceback."""
+    130, 141 or 143 when stopped by Ctrl-C, a closed pipe or SIGTERM. Any other exception is a bug of ours and keeps its traceback."""
     program = os.path.basename(sys.argv[0])
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says
@@ -38,7 +38,7 @@ def run_program(main: Callable[[list[str]], None]) -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has left, as in `python sample.py | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        sys.exit(141)
     except UserError as error:
         fail(program, str(error))
     except OSError as error:
@@ -52,5 +52,6 @@ def run_program(main: Callable[[list[str]], None]) -> None:
 
 
 def fail(program: str, message: str) -> None:
+    """Leave with exit code 2 and the message, folded to one line."""
     print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)

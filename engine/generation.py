@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from config.settings import SamplingSettings
+from engine.errors import UserError
 from model import GPT
 
 ROWS_AT_ONCE = 256
@@ -15,8 +16,12 @@ def continuations(model: GPT, tokenizer: Any, settings: SamplingSettings, prompt
     """Documents that begin with `prompt`, without end: row first_row, first_row + 1, ...
 
     Text i depends only on the seed, i and the prompt. It ends at the boundary token, or after max_new_tokens.
+    Raises UserError for a prompt with a character the model does not know, or with the boundary in it.
     """
     ids = [tokenizer.boundary_id, *tokenizer.encode(prompt)]
+    if tokenizer.boundary_id in ids[1:]:
+        boundary = tokenizer.decode([tokenizer.boundary_id])
+        raise UserError(f"--prompt={prompt!r}: {boundary} marks where a text ends; a prompt without it would do")
     device = next(model.parameters()).device
     rows = min(settings.num_samples, ROWS_AT_ONCE)
     while True:

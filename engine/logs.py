@@ -32,6 +32,7 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
+    """The rows of a log.csv, none when there is none."""
     if not path.exists():
         return []
     with open(path, encoding="utf-8", newline="") as file:

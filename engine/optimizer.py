@@ -14,7 +14,7 @@ def make_optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Op
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), fused=True)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.99), fused=True)
 
 
 def learning_rate_at(step: int, settings: Settings) -> float:
@@ -30,5 +30,6 @@ def learning_rate_at(step: int, settings: Settings) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """From the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate

@@ -48,7 +48,7 @@ def names_file(tmp_path):
 @pytest.fixture
 def tiny_config(tmp_path, names_file):
     path = tmp_path / "tiny.py"
-    path.write_text(TINY + f"source = {str(names_file)!r}\n")
+    path.write_text(TINY + f"source = {str(names_file)!r}\nprepared_dir = {str(tmp_path / 'prepared')!r}\n")
     return path
 
 

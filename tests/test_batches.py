@@ -3,10 +3,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.settings import DataSettings
+from config.command_line import read_config
 from data.batches import RowLoader, pack
 from data.names.prepare import prepare
 from engine.errors import UserError
@@ -78,10 +79,11 @@ def test_inputs_and_targets_of_one_name():
 
 
 def test_names_fill_their_batches():
-    data = prepare(DataSettings())
-    loader = RowLoader(data.tokens["train"], 0, 16, 128)
-    for batch in (next(loader), *epoch(loader)[-2:]):
-        assert batch.n_targets >= 0.9 * batch.idx.numel()
+    config = read_config(ROOT / "config/names.py")
+    loader = RowLoader(prepare(config).tokens["train"], 0, config.block_size, config.batch_size, config.seed)
+    for _ in range(2):
+        for batch in epoch(loader):
+            assert batch.n_targets >= 0.9 * batch.idx.numel()
 
 
 def test_epochs_differ_and_seeds_decide():

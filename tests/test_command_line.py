@@ -32,7 +32,10 @@ def test_the_command_line_overrides_the_file():
         (["--learning_rate=1"], "learning_rate", 1.0),
         (["--learning_rate=1e-4"], "learning_rate", 1e-4),
         (["--source=a=b.txt"], "source", "a=b.txt"),
-        (["--source", "true.txt"], "source", "true.txt"),
+        (["--source", "true"], "source", "true"),
+        (["--source=false"], "source", "false"),
+        (["--resume", "true", "--n_layer=3"], "n_layer", 3),
+        (["--n-layer=3"], "n_layer", 3),
         (["--top_k=None"], "top_k", None),
         (["--top_k=5"], "top_k", 5),
         (["--n_layer=2", "--n_layer=3"], "n_layer", 3),
@@ -115,7 +118,7 @@ def test_config_file(tmp_path):
     with pytest.raises(UserError, match="cannot read the config .*nowhere.py.*config/names.py"):
         read_config(tmp_path / "nowhere.py")
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="mine.py"):
+    with pytest.raises(UserError, match="mine.py.*codec can't decode"):
         read_config(path)
 
 

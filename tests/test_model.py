@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from model import (
     GPT,
@@ -376,7 +375,7 @@ def test_rows_stop_at_the_stop_token():
 
 
 def test_generation_runs_without_dropout_and_restores_the_mode():
-    model = make(GPT2, dropout=0.5)
+    model = make(GPT2, dropout=0.5)  # and so attention_dropout
     expected = model.generate(ids(1, 3), 15, temperature=0)
     model.train()
     assert torch.equal(model.generate(ids(1, 3), 15, temperature=0), expected)
@@ -466,8 +465,43 @@ def test_draws_of_a_row_are_its_own():
     assert (all_rows >= 0).all() and (all_rows < 1).all()
 
 
-def test_cross_entropy_is_float32_accurate():
-    model = make(GPT2)
+@SHAPE
+def test_bfloat16_autocast_stays_near_float32(config):
+    model = make(config, scale=3.0)
     idx = ids(4, 12)
-    logits, loss = model(idx, idx)
-    torch.testing.assert_close(loss.double(), F.cross_entropy(logits.double().flatten(0, 1), idx.flatten()), atol=1e-6, rtol=1e-6)
+    _, expected = model(idx, idx.roll(-1, 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, loss = model(idx, idx.roll(-1, 1))
+    assert logits.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert loss != expected
+    assert loss.item() == pytest.approx(expected.item(), rel=0.02)
+
+
+def test_models_of_one_config_switch_their_path_alone():
+    config = replace(GPT2)
+    one, other = GPT(config), GPT(config)
+    one.config.attention = "manual"
+    assert other.config.attention == config.attention == "fused"
+    one.config.attention = "manul"
+    with pytest.raises(ValueError, match="manul"):
+        one(ids(1, 3))
+
+
+def test_broken_weights_are_named():
+    with pytest.raises(ValueError, match="nan"):
+        next_token(torch.tensor([[0.0, math.nan]]), torch.tensor([0.5]))
+    model = make(GPT2).train()
+    with torch.no_grad():
+        model.transformer.wte.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match="nan"):
+        model.generate(ids(1, 3), 2)
+    assert model.training
+
+
+def test_a_gpt2_that_computes_otherwise_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    shape = {"n_positions": 8, "vocab_size": 9, "n_layer": 1, "n_head": 2, "n_embd": 4}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, activation_function="relu")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="relu.*gelu_new"):
+        GPT.from_pretrained(str(tmp_path))

@@ -169,5 +169,7 @@ def test_as_a_program(program, names_file):
     done = program("data/names/prepare.py", "--help")
     assert done.returncode == 0
     assert all(option in done.stdout for option in ("--source", "--year", "--split_seed", "names.zip"))
+    done = program("data/names/prepare.py", f"--source={names_file}", "--prepared_dir=elsewhere")
+    assert done.returncode == 0 and "written to elsewhere" in done.stdout
     assert_one_line(program("data/names/prepare.py", "--source=nowhere.csv"), "nowhere.csv", "No such file")
     assert_one_line(program("data/names/prepare.py", "--sauce=x"), "--sauce", "--source")

@@ -21,8 +21,12 @@ def test_sample_marks_what_is_new(tiny_config, tmp_path, capsys):
     sample.main(["--num_samples=40", "--only_new"])
     lines = capsys.readouterr().out.splitlines()[:-2]
     assert len(set(lines)) == 40 and all(line[0] == "*" for line in lines)
+    sample.main(["--num_samples=3", "--prompt=Ba", "--top_k=1"])
+    only_choice = capsys.readouterr().out
     sample.main(["--num_samples=3", "--prompt=Ba", "--temperature=0"])
-    lines = capsys.readouterr().out.splitlines()[:-2]
+    greedy = capsys.readouterr().out
+    assert greedy == only_choice
+    lines = greedy.splitlines()[:-2]
     assert len(lines) == 3 and len({line[2:] for line in lines}) == 1 and lines[0][2:].startswith("ba")
 
 
@@ -47,6 +51,7 @@ def test_sampling_mistakes(tiny_config, tmp_path):
     for arguments, message in (
         (["--run=tyni"], "--run=tyni: .*there are: tiny"),
         (["--prompt=日本"], "'日'.*known ones are abdeiklmnorst"),
+        (["--prompt=ba$k"], r"'ba\$k': \$ marks where a text ends"),
         (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
         (["--top_k=0"], "top_k=0 must be at least 1"),
         (["--top_p=2"], "top_p=2.0"),

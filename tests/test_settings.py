@@ -3,10 +3,12 @@ from dataclasses import fields
 
 import pytest
 
+from benchmarks.parts import PartsSettings
 from config.command_line import parse
-from config.settings import Range, SamplingSettings, Settings, check
+from config.settings import DataSettings, Range, Settings, check
 from engine.errors import UserError
 from model import GPTConfig
+from sample import SampleSettings
 
 
 def test_defaults_are_in_range_and_gpt2s():
@@ -59,10 +61,11 @@ def test_range():
     assert 1 in Range(0, 1) and 0 in Range(0, 1)
     assert 0 not in Range(0, above_low=True)
     assert 1 not in Range(0, 1, below_high=True)
+    assert 10**400 in Range(0)
     assert math.nan not in Range(0) and math.inf not in Range(0)
 
 
-@pytest.mark.parametrize("options", [Settings, SamplingSettings])
+@pytest.mark.parametrize("options", [Settings, DataSettings, SampleSettings, PartsSettings])
 def test_every_option_is_documented(options, capsys):
     with pytest.raises(SystemExit):
         parse(options, ["--help"])

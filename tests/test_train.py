@@ -83,7 +83,7 @@ def test_the_summary_is_the_loss_of_the_saved_weights(tiny_config, tmp_path):
     assert loss == pytest.approx(losses[best], abs=1e-6) == pytest.approx(summary["loss"]["val"], abs=1e-6)
 
 
-@pytest.mark.parametrize("stop", [20, 23])
+@pytest.mark.parametrize("stop", [5, 20, 23])
 def test_resumed_is_uninterrupted_bit_for_bit(tiny_config, tmp_path, monkeypatch, capsys, stop):
     train(tiny_config, "--run=straight")
     with monkeypatch.context() as patch:
@@ -91,6 +91,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tiny_config, tmp_path, monkeypatch
         with pytest.raises(Stopped):
             train(tiny_config, "--run=halved")
     assert f"stopped at step {stop}; to go on" in capsys.readouterr().out
+    assert (tmp_path / "out/halved/model.safetensors").exists()  # also before the first evaluation
     train(tiny_config, "--run=halved", "--resume")
     straight, halved = tmp_path / "out" / "straight", tmp_path / "out" / "halved"
     for name in ("log.csv", "samples.txt", "model.safetensors"):
@@ -169,10 +170,14 @@ def test_an_older_run_is_set_aside(tiny_config, tmp_path, capsys):
     assert {path.name for path in kept[0].iterdir()} == FILES
 
 
-def test_early_stop(tiny_config, tmp_path):
-    train(tiny_config, "--learning_rate=1e-9", "--patience=2", "--max_steps=1000", "--weight_decay=0", "--dropout=0")
-    steps = json.loads((tmp_path / "out/tiny/summary.json").read_text())["steps"]
-    assert steps < 1000
+def test_early_stop(tiny_config, tmp_path, monkeypatch):
+    losses = iter([3.0, 2.0, 2.1, 1.9, 2.5, 2.0, 1.95] + [2.0] * 9)  # evaluated every 10 steps
+    monkeypatch.setattr(train_program, "evaluate", lambda *arguments: next(losses))
+    train(tiny_config, "--patience=3", "--max_steps=1000")
+    summary = json.loads((tmp_path / "out/tiny/summary.json").read_text())
+    assert (summary["steps"], summary["best_step"]) == (70, 40)
+    train(tiny_config, "--patience=3", "--max_steps=1000", "--resume")
+    assert json.loads((tmp_path / "out/tiny/summary.json").read_text())["steps"] == 70
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
@@ -210,12 +215,42 @@ def test_resuming_further_or_from_nothing(tiny_config, tmp_path, names_file):
     names_file.write_text(names_file.read_text().removesuffix("zed\n"))
     with pytest.raises(UserError, match="state.pt is damaged"):
         train(tiny_config, "--max_steps=20", "--resume")
+    torch.save([1, 2], tmp_path / "out/tiny/last/state.pt")
+    with pytest.raises(UserError, match="state.pt is no state of this run"):
+        train(tiny_config, "--max_steps=20", "--resume")
 
 
-def test_bfloat16_trains(tiny_config, tmp_path):
-    train(tiny_config, "--dtype=bfloat16", "--max_steps=10")
-    weights = load_file(tmp_path / "out/tiny/model.safetensors")
+def test_the_dtype_is_honoured(tiny_config, tmp_path):
+    for dtype in ("float32", "bfloat16"):
+        train(tiny_config, f"--dtype={dtype}", f"--run={dtype}", "--max_steps=10", "--dropout=0")
+    weights = load_file(tmp_path / "out/bfloat16/model.safetensors")
     assert all(w.dtype == torch.float32 for w in weights.values())
+    a, b = (float(log_rows(tmp_path / "out" / dtype)[0]["train_loss"]) for dtype in ("float32", "bfloat16"))
+    assert a != b and a == pytest.approx(b, abs=0.01)
+
+
+def test_stopped_before_an_evaluation_and_not_gone_further(tiny_config, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_at(patch, 5)
+        train(tiny_config)
+    train(tiny_config, "--resume", "--max_steps=5")
+    summary = json.loads((tmp_path / "out/tiny/summary.json").read_text())
+    assert (summary["steps"], summary["best_step"]) == (5, 5)
+    before = summary["wall_seconds"]
+    train(tiny_config, "--resume", "--max_steps=5")  # already there: measured again, nothing lost
+    summary = json.loads((tmp_path / "out/tiny/summary.json").read_text())
+    assert summary["steps"] == 5 and summary["wall_seconds"] > 0.5 * before
+    assert {path.name for path in (tmp_path / "out/tiny").iterdir()} == FILES
+
+
+def test_a_padded_vocabulary_trains_and_samples(tiny_config, tmp_path):
+    train(tiny_config, "--pad_vocab_to=64", "--max_steps=10")
+    assert load_file(tmp_path / "out/tiny/model.safetensors")["transformer.wte.weight"].shape[0] == 64
+
+
+def test_a_run_has_a_plain_name(tiny_config):
+    with pytest.raises(UserError, match="run=a/b must be a plain name"):
+        train(tiny_config, "--run=a/b")
 
 
 # the programs as processes
@@ -247,18 +282,19 @@ def test_an_output_folder_that_cannot_be_written(program, tiny_config, tmp_path)
         assert_one_line(program("train.py", tiny_config, f"--out_dir={readonly}"), "readonly", "Permission denied", "--out_dir")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(tiny_config, tmp_path, monkeypatch):
     train(tiny_config, "--max_steps=10")
     before = (tmp_path / "out/tiny/last/state.pt").read_bytes()
 
     def full(state, path):
+        path.write_bytes(before[:100])
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space left"):
         train(tiny_config, "--max_steps=20", "--resume")
     assert (tmp_path / "out/tiny/last/state.pt").read_bytes() == before
+    assert [path.name for path in (tmp_path / "out/tiny/last").iterdir()] == ["state.pt"]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -10,6 +10,7 @@ train.py calls `prepare` by itself when there is nothing prepared yet for its so
 
 import io
 import re
+import shutil
 import sys
 import unicodedata
 import zipfile
@@ -35,11 +36,14 @@ SSA_LINE = re.compile(r"[^,]+,[MF],\d+")  # Name,Sex,Count
 
 
 def prepare(settings: DataSettings) -> prepared.Prepared:
-    """The prepared names for these settings, from disk when they are there and whole, else made anew. Says which."""
+    """The prepared names for these settings, from disk when they are there and whole, else made anew. Says which.
+
+    Raises UserError for a source that cannot be read or holds too few names.
+    """
     source = Path(settings.source) if settings.source else BUNDLED
     content = read_source(source, settings.year)
     options = {"split_seed": settings.split_seed}
-    folder = PREPARED / prepared.key(sha256(content), options)
+    folder = Path(settings.prepared_dir or PREPARED) / prepared.key(sha256(content), options)
     if folder.exists():
         try:
             found = prepared.load(folder)
@@ -47,6 +51,7 @@ def prepare(settings: DataSettings) -> prepared.Prepared:
             return found
         except UserError as error:
             print(f"names: preparing again: {error}")
+            shutil.rmtree(folder)
 
     names, dropped = clean(decode(content, source))
     if len(names) < 3:
