@@ -57,7 +57,8 @@ def spelled_out(arguments: list[str], options: type) -> list[str]:
         if known[name]:
             if not value and arguments[i + 1 : i + 2] and arguments[i + 1].lower() in ("true", "false"):
                 value = arguments.pop(i + 1)
-            arguments[i] = f"{name}={value.capitalize() or True}"
+            spelled = {"": "True", "true": "True", "false": "False"}
+            arguments[i] = f"{name}={spelled.get(value.lower(), value)}"
     return arguments
 
 

@@ -182,7 +182,7 @@ def test_early_stop(tiny_config, tmp_path, monkeypatch):
 
 def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
     train(tiny_config, "--max_steps=10")
-    with pytest.raises(UserError, match=r"loss is (nan|inf) at step \d+; a lower --learning_rate"):
+    with pytest.raises(UserError, match=r"loss is (nan|inf) at step \d+: a lower --learning_rate"):
         train(tiny_config, "--run=hot", "--learning_rate=1e38", "--grad_clip=0", "--warmup_steps=0", "--log_interval=1")
 
 
