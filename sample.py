@@ -40,7 +40,11 @@ def main(arguments: list[str]) -> None:
 
     model = checkpoint.load_model(folder, pick_device(settings.device))
     tokenizer = tokenizers.load(folder / "tokenizer.json")
-    seen = read_seen(folder) | {""}  # an empty text is nothing new
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise UserError(
+            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
+        )
+    seen = read_seen(folder, description["data"].get("documents", {}).get("train")) | {""}  # an empty text is nothing new
     texts = continuations(model, tokenizer, settings, settings.prompt)
     if settings.only_new:
         chosen, drawn = only_new(texts, seen, settings.num_samples)
@@ -52,12 +56,16 @@ def main(arguments: list[str]) -> None:
     print(f"\n{folder}: {new} of {drawn} drawn are new and distinct ({new / drawn:.0%}); * is not in the training list")
 
 
-def read_seen(folder: Path) -> set[str]:
-    """The training documents of the run in this folder."""
+def read_seen(folder: Path, count: int | None) -> set[str]:
+    """The training documents of the run in this folder. Raises UserError unless there are `count` of them."""
+    path = folder / "seen.txt"
     try:
-        return set((folder / "seen.txt").read_text(encoding="utf-8").split("\n")[:-1])
+        seen = set(path.read_text(encoding="utf-8").split("\n")[:-1])
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'seen.txt'}: {error}; it tells which texts are new: train the run again") from None
+        raise UserError(f"{path}: {error}; it tells which texts are new: train the run again") from None
+    if len(seen) != count:
+        raise UserError(f"{path} has {len(seen)} texts, where the run was trained on {count}; train the run again")
+    return seen
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ python train.py config/names.py --resume                 go on where a stopped r
 import importlib
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -75,8 +76,8 @@ def main(arguments: list[str]) -> None:
 def start(settings: Settings) -> Run:
     """Prepare the data, build the model, and make the run folder or take up the one to resume."""
     began = time.perf_counter()
-    if settings.run and Path(settings.run).name != settings.run:
-        raise UserError(f"run={settings.run} must be a plain name; --out_dir chooses the folder it stands in")
+    if settings.run is not None and not re.fullmatch(r"\w[\w.-]*", settings.run):
+        raise UserError(f"run={settings.run!r} must be a plain name of letters, digits, - and _; --out_dir chooses the folder it stands in")
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
@@ -100,12 +101,12 @@ def start(settings: Settings) -> Run:
     if settings.resume:
         checkpoint.check_resume(folder, settings, data.meta)
         progress = load_state(folder, model, optimizer, loaders["train"])
+        checkpoint.remove_leftovers(folder)
         print(f"resume: {folder} at step {progress.step}")
     else:
         checkpoint.make_run_folder(folder)
-        data.tokenizer.save(folder / "tokenizer.json")
-        seen = decode_documents(data.tokens["train"], data.tokenizer)
-        write_text(folder / "seen.txt", "\n".join(seen) + "\n")
+    data.tokenizer.save(folder / "tokenizer.json")
+    write_text(folder / "seen.txt", "\n".join(decode_documents(data.tokens["train"], data.tokenizer)) + "\n")
     checkpoint.save_settings(folder, settings, model.config, data.meta)
     log = Log(folder, up_to_step=progress.step)
     forward = torch.compile(model) if settings.compile else model
@@ -227,10 +228,11 @@ def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loade
         optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
         checkpoint.set_random_state(state["random"])
-        os.truncate(folder / "samples.txt", state["samples_size"])  # what was written after the checkpoint comes again
+        samples = folder / "samples.txt"
+        os.truncate(samples, min(state["samples_size"], samples.stat().st_size))  # what came after the checkpoint comes again
         return Progress(**state["progress"])
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{folder / checkpoint.STATE} is no state of this run ({error}); start anew without --resume") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{folder / checkpoint.STATE} is no state of this run ({str(error)[:80]}); start anew without --resume") from None
 
 
 def finish(run: Run) -> None:

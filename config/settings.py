@@ -3,7 +3,6 @@
 A config file sets some of them by plain assignments, the command line overrides it, and `check` refuses what cannot work.
 """
 
-import math
 import types
 import typing
 from dataclasses import dataclass, fields
@@ -18,21 +17,17 @@ class Range:
     """The numbers an option may take: low to high, the borders included unless said otherwise."""
 
     low: float
-    high: float = math.inf
+    high: float = 1e12  # beyond that, numbers are mistakes
     above_low: bool = False
     below_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        return (
-            -math.inf < value < math.inf
-            and (value > self.low if self.above_low else value >= self.low)
-            and (value < self.high if self.below_high else value <= self.high)
+        return (value > self.low if self.above_low else value >= self.low) and (
+            value < self.high if self.below_high else value <= self.high
         )
 
     def __str__(self) -> str:
-        low = f"above {self.low}" if self.above_low else f"at least {self.low}"
-        high = "" if self.high == math.inf else f" and below {self.high}" if self.below_high else f" and at most {self.high}"
-        return low + high
+        return f"{'above' if self.above_low else 'at least'} {self.low} and {'below' if self.below_high else 'at most'} {self.high:g}"
 
 
 SEED = Range(0, 2**63 - 1)

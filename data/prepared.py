@@ -46,7 +46,9 @@ def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.Char
             ids.tofile(temporary / f"{name}.bin")
             splits[name] = {"tokens": len(ids), "dtype": ids.dtype.name, "sha256": sha256(ids.data)}
         tokenizer.save(temporary / "tokenizer.json")
-        text = json.dumps({**meta, "vocab_size": tokenizer.vocab_size, "splits": splits}, ensure_ascii=False, indent=1)
+        checksum = sha256((temporary / "tokenizer.json").read_bytes())
+        written = {**meta, "vocab_size": tokenizer.vocab_size, "splits": splits, "tokenizer_sha256": checksum}
+        text = json.dumps(written, indent=1)
         write_text(temporary / "meta.json", text + "\n")
         try:
             temporary.rename(folder)
@@ -61,6 +63,10 @@ def load(folder: Path) -> Prepared:
     """Open a prepared folder. Raises UserError when a file is missing, truncated or was changed since it was written."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if sha256((folder / "tokenizer.json").read_bytes()) != meta["tokenizer_sha256"]:
+            raise UserError(f"{shown(folder)}/tokenizer.json is not what was written there")
+        if not {"summary", "source_sha256", "documents"} <= meta.keys():
+            raise KeyError("meta.json is not whole")
         tokens = {}
         for name in SPLITS:
             expected = meta["splits"][name]

@@ -32,14 +32,14 @@ def holds_run(folder: Path) -> bool:
 
 
 def make_run_folder(folder: Path) -> None:
-    """An empty run folder. One that holds a run already is set aside under a dated name, never overwritten."""
+    """An empty run folder. One that holds anything already is set aside under a dated name, never overwritten."""
     try:
-        if holds_run(folder):
+        if folder.is_dir() and any(folder.iterdir()):
             aside = folder.with_name(f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
             while aside.exists():
                 aside = aside.with_name(aside.name + "b")
             folder.rename(aside)
-            print(f"the older run in {folder} is now {aside}")
+            print(f"the older run in {folder} is now in {aside}")
         (folder / "last").mkdir(parents=True, exist_ok=True)
         write_text(folder / "samples.txt", "")  # a folder that cannot be written to is found out now, not after training
     except OSError as error:
@@ -72,7 +72,7 @@ def save_settings(folder: Path, settings: Settings, config: GPTConfig, data: dic
         "host": platform.node(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_text(folder / "settings.json", json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "settings.json", json.dumps(description, indent=1) + "\n")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -122,10 +122,9 @@ def load_weights(folder: Path, model: GPT) -> None:
 def load_model(folder: Path, device: torch.device) -> GPT:
     """The trained model of a run, ready to evaluate and sample."""
     try:
-        config = GPTConfig(**read_settings(folder)["model"])
-    except (TypeError, ValueError) as error:
+        model = GPT(GPTConfig(**read_settings(folder)["model"]))
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{folder / 'settings.json'} describes no model of this version ({error}); train the run again") from None
-    model = GPT(config)
     load_weights(folder, model)
     return model.to(device).eval()
 
@@ -182,3 +181,9 @@ def sampling_settings(description: dict[str, Any], options: type[SamplingSetting
     """The sampling options a run was trained with, as defaults for sampling from it."""
     ran = description["settings"]
     return check(options(**{f.name: ran[f.name] for f in fields(SamplingSettings) if f.name in ran and f.name != "device"}))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of a process that was killed while it wrote one."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink()

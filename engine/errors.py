@@ -27,11 +27,12 @@ def run_program(main: Callable[[list[str]], None]) -> None:
     """Run main(arguments) and leave with 0; 2 for a mistake of the user's or a file that cannot be read or written;
     130, 141 or 143 when stopped by Ctrl-C, a closed pipe or SIGTERM. Any other exception is a bug of ours and keeps its traceback."""
     program = os.path.basename(sys.argv[0])
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says
     try:
         main(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
     except Stopped as stop:
         sys.exit(128 + stop.signum)
     except KeyboardInterrupt:

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import math
 from pathlib import Path
 
+from engine.errors import UserError
 from engine.files import replacing, write_text
 
 COLUMNS = ("step", "epoch", "train_loss", "val_loss", "learning_rate", "grad_norm")
@@ -32,11 +34,17 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
-    """The rows of a log.csv, none when there is none."""
+    """The rows of a log.csv, none when there is none. Raises UserError for a file that is no such log."""
     if not path.exists():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]  # a row cut short by a kill is no row
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]  # a row cut short by a kill is no row
+        for row in rows:
+            int(row["step"]), float(row["train_loss"] or 0), float(row["val_loss"] or 0)
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); move it away to go on with a new one") from None
+    return rows
 
 
 def write_summary(folder: Path, summary: dict) -> None:
@@ -51,15 +59,20 @@ def plot_loss(folder: Path, rows: list[dict[str, str]], best_step: int) -> None:
     axes = figure.subplots()
     train = [(int(row["step"]), float(row["train_loss"])) for row in rows if row["train_loss"]]
     val = [(int(row["step"]), float(row["val_loss"])) for row in rows if row["val_loss"]]
-    axes.plot(*zip(*train, strict=True), color="tab:gray", linewidth=0.6, alpha=0.7, label="training batch (with dropout)")
-    axes.plot(*zip(*val, strict=True), color="tab:blue", marker="o", markersize=3, label="validation split")
-    best = dict(val)[best_step]
-    axes.annotate(f"{best:.3f}", (best_step, best), textcoords="offset points", xytext=(0, -13), ha="center", color="tab:blue")
-    low, high = min(loss for _, loss in train + val), max(loss for _, loss in val[:1] + train[len(train) // 10 :])
-    axes.set_ylim(low - 0.1 * (high - low) - 1e-3, high + 0.3 * (high - low) + 1e-3)
+    axes.plot(
+        *zip(*train or [(0, math.nan)], strict=True), color="tab:gray", linewidth=0.6, alpha=0.7, label="training batch (with dropout)"
+    )
+    axes.plot(*zip(*val or [(0, math.nan)], strict=True), color="tab:blue", marker="o", markersize=3, label="validation split")
+    best = dict(val).get(best_step)
+    if best is not None:
+        axes.annotate(f"{best:.3f}", (best_step, best), textcoords="offset points", xytext=(0, -13), ha="center", color="tab:blue")
+    losses = [loss for _, loss in val + train[len(train) // 10 :]]  # the fall of the first steps would flatten all the rest
+    if losses:
+        margin = 0.1 * (max(losses) - min(losses)) + 1e-3
+        axes.set_ylim(min(losses) - margin, max(losses) + margin)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
-    axes.set_title(folder.name)
+    axes.set_title(folder.name, parse_math=False)
     axes.grid(alpha=0.3)
     axes.legend()
     with replacing(folder / "loss.png") as temporary:

@@ -73,6 +73,19 @@ def test_damaged_run_folders(tiny_config, tmp_path, name, damage):
         sample.main([])
 
 
+def test_a_list_or_vocabulary_of_another_run(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=5")
+    seen, tokenizer = tmp_path / "out/tiny/seen.txt", tmp_path / "out/tiny/tokenizer.json"
+    whole = seen.read_bytes()
+    seen.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"seen.txt has \d+ texts, where the run was trained on 192"):
+        sample.main([])
+    seen.write_bytes(whole)
+    tokenizer.write_text(tokenizer.read_text().replace('"a"', '"a", "0"'))
+    with pytest.raises(UserError, match="tokenizer.json has 15 tokens, its model 14"):
+        sample.main([])
+
+
 def test_weights_of_another_model(tiny_config, tmp_path):
     train(tiny_config, "--max_steps=5")
     train(tiny_config, "--max_steps=5", "--run=wide", "--n_embd=32")

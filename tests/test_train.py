@@ -183,7 +183,7 @@ def test_early_stop(tiny_config, tmp_path, monkeypatch):
 def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
     train(tiny_config, "--max_steps=10")
     with pytest.raises(UserError, match=r"loss is (nan|inf) at step \d+: a lower --learning_rate"):
-        train(tiny_config, "--run=hot", "--learning_rate=1e38", "--grad_clip=0", "--warmup_steps=0", "--log_interval=1")
+        train(tiny_config, "--run=hot", "--learning_rate=1e12", "--grad_clip=0", "--warmup_steps=0", "--log_interval=1")
 
 
 def test_weights_carry_no_compile_prefix_and_gpt2s_names(tiny_config, tmp_path, monkeypatch):
@@ -248,9 +248,41 @@ def test_a_padded_vocabulary_trains_and_samples(tiny_config, tmp_path):
     assert load_file(tmp_path / "out/tiny/model.safetensors")["transformer.wte.weight"].shape[0] == 64
 
 
-def test_a_run_has_a_plain_name(tiny_config):
-    with pytest.raises(UserError, match="run=a/b must be a plain name"):
-        train(tiny_config, "--run=a/b")
+@pytest.mark.parametrize("run", ["a/b", ".", "..", "", "-x", "a\nb", "\udcff"])
+def test_a_run_has_a_plain_name(tiny_config, run):
+    with pytest.raises(UserError, match="must be a plain name"):
+        train(tiny_config, f"--run={run}")
+
+
+def test_a_folder_with_anything_in_it_is_set_aside(tiny_config, tmp_path):
+    (tmp_path / "out/tiny").mkdir(parents=True)
+    (tmp_path / "out/tiny/samples.txt").write_text("mine")
+    train(tiny_config, "--max_steps=5")
+    (aside,) = (path for path in (tmp_path / "out").iterdir() if path.name.startswith("tiny-"))
+    assert (aside / "samples.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a,b\n1,2\n", b"step,train_loss,val_loss\nfour,1,2\n", None])
+def test_resuming_with_a_damaged_or_lost_log(tiny_config, tmp_path, content):
+    train(tiny_config, "--max_steps=10")
+    log = tmp_path / "out/tiny/log.csv"
+    if content is None:
+        log.unlink()
+        train(tiny_config, "--max_steps=10", "--resume")  # nothing to draw but the frame
+        assert (tmp_path / "out/tiny/loss.png").exists()
+        return
+    log.write_bytes(content)
+    with pytest.raises(UserError, match="log.csv is damaged"):
+        train(tiny_config, "--max_steps=10", "--resume")
+
+
+def test_a_resume_tidies_up_and_completes_the_folder(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=10")
+    folder = tmp_path / "out/tiny"
+    (folder / "last/.state.pt.123.tmp").write_text("half")
+    (folder / "seen.txt").unlink()
+    train(tiny_config, "--max_steps=20", "--resume")
+    assert {path.name for path in folder.rglob("*")} == {*FILES, "state.pt"}
 
 
 # the programs as processes

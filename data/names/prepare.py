@@ -14,6 +14,7 @@ import shutil
 import sys
 import unicodedata
 import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def read_source(source: Path, year: int | None) -> bytes:
             if year not in years:
                 raise UserError(f"{source} holds the years {years[0]} to {years[-1]}; choose one with --year={years[-1]}")
             return archive.read(f"yob{year}.txt")
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise UserError(f"{source} is a damaged zip file ({error}); download it again") from None
 
 
@@ -126,12 +127,12 @@ def clean(lines: list[str]) -> tuple[set[str], dict[str, int]]:
     filled = [line for line in lines if line]
     if len(filled) < len(lines):
         dropped["blank lines"] = len(lines) - len(filled)
-    if filled and filled[0].lower().split(",")[0] == "name":
+    if filled and filled[0].lower().split(",")[0].strip() == "name":
         filled = filled[1:]
         dropped["header"] = 1
         has_columns = True
     else:
-        has_columns = bool(filled) and all(SSA_LINE.fullmatch(line) for line in filled)
+        has_columns = sum(bool(SSA_LINE.fullmatch(line)) for line in filled) > len(filled) / 2
     names: set[str] = set()
     for line in filled:
         name = line.split(",")[0].strip() if has_columns else line
@@ -150,6 +151,8 @@ def why_not(name: str, names: set[str]) -> str | None:
         return "without a name"
     if BOUNDARY in name:
         return f"with the boundary mark {BOUNDARY}"
+    if re.search(r"[,;\t\"]", name):
+        return "with a comma, semicolon, tab or quote: not a name, and not a line of a CSV with the header name,sex,births"
     if not name.isprintable():
         return "with control characters"
     return "seen before" if name in names else None
