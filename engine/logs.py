@@ -65,7 +65,7 @@ def plot_loss(folder: Path, rows: list[dict[str, str]], best_step: int) -> None:
     axes.plot(*zip(*val or [(0, math.nan)], strict=True), color="tab:blue", marker="o", markersize=3, label="validation split")
     best = dict(val).get(best_step)
     if best is not None:
-        axes.annotate(f"{best:.3f}", (best_step, best), textcoords="offset points", xytext=(0, -13), ha="center", color="tab:blue")
+        axes.annotate(f"{best:.3f}", (best_step, best), textcoords="offset points", xytext=(0, 7), ha="center", color="tab:blue")
     losses = [loss for _, loss in val + train[len(train) // 10 :]]  # the fall of the first steps would flatten all the rest
     if losses:
         margin = 0.1 * (max(losses) - min(losses)) + 1e-3
