@@ -132,9 +132,9 @@ def loop(run: Run) -> None:
                 row["train_loss"] = finite(row["train_loss"], "loss", progress)  # on a GPU, the only wait for it
                 row["grad_norm"] = float(row["grad_norm"])
             progress.seconds += time.perf_counter() - began
+            if evaluating:
+                row["val_loss"] = evaluate_and_save(run)
             if logging:
-                if evaluating:
-                    row["val_loss"] = evaluate_and_save(run)
                 run.log.add(**row)
                 bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {progress.n_targets / progress.seconds:,.0f} tokens/s")
             if evaluating:
