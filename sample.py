@@ -22,6 +22,8 @@ from engine.generation import continuations, only_new
 
 @dataclass
 class SampleSettings(SamplingSettings):
+    """All options of sample.py."""
+
     prompt: str = ""
     """What every text begins with."""
     only_new: bool = False

@@ -78,8 +78,10 @@ def main(arguments: list[str]) -> None:
 def start(settings: Settings) -> Run:
     """Prepare the data, build the model, and make the run folder or take up the one to resume."""
     began = time.perf_counter()
-    if settings.run is not None and not re.fullmatch(r"\w[\w.-]*", settings.run):
-        raise UserError(f"run={settings.run!r} must be a plain name of letters, digits, - and _; --out_dir chooses the folder it stands in")
+    if settings.run is not None and not re.fullmatch(r"\w[\w .-]*", settings.run):
+        raise UserError(
+            f"run={settings.run!r} must be a plain name of letters, digits, blanks, . - and _; --out_dir chooses the folder it stands in"
+        )
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
@@ -242,12 +244,14 @@ def finish(run: Run) -> None:
     model, progress, folder = run.model, run.progress, run.folder
     checkpoint.load_weights(folder, model)
     losses = {split: evaluate(model, run.loaders[split].once(), run.device, run.dtype) for split in run.loaders}
+    bits = {split: loss / math.log(2) for split, loss in losses.items()}
+    perplexity = {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()}  # exp(710) is no float
     summary = {
         "steps": progress.step,
         "best_step": progress.best_step,
         "loss": losses,
-        "bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()},
-        "perplexity": {split: math.exp(loss) for split, loss in losses.items()},
+        "bits_per_character": bits,
+        "perplexity": perplexity,
         "parameters": model.num_parameters(),
         "tokens_per_second": progress.n_targets / progress.seconds,
         "training_seconds": progress.seconds,
@@ -259,7 +263,7 @@ def finish(run: Run) -> None:
     print(f"\n{'':12}{'loss':>8}{'bits/character':>16}{'perplexity':>12}")
     for split, loss in losses.items():
         name = {"train": "training", "val": "validation", "test": "test"}[split]
-        print(f"{name:12}{loss:8.4f}{loss / math.log(2):16.4f}{math.exp(loss):12.3f}")
+        print(f"{name:12}{loss:8.4f}{bits[split]:16.4f}{perplexity[split]:12.3f}")
     print(
         f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
         f"best weights from step {progress.best_step:,}; everything is in {folder}"

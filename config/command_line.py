@@ -76,13 +76,13 @@ def settings_for_training(arguments: list[str], description: str) -> Settings:
         return parse(Settings, arguments[1:], defaults, description)
     if "--help" in arguments or "-h" in arguments:
         parse(Settings, ["--help"], description=description)
-    known = ", ".join(f"config/{path.relative_to(CONFIGS)}" for path in sorted(CONFIGS.rglob("*.py")) if is_config(path))
-    raise UserError(f"a config file comes first, as in: python train.py config/names.py --n_layer=2; there are: {known}")
+    raise UserError(f"a config file comes first, as in: python train.py config/names.py --n_layer=2; there are: {known_configs()}")
 
 
-def is_config(path: Path) -> bool:
-    """Whether a file of config/ is an experiment, and not one of its programs."""
-    return path.name not in ("__init__.py", "settings.py", "command_line.py")
+def known_configs() -> str:
+    """The experiments in config/, for a message."""
+    rooms = ("__init__.py", "settings.py", "command_line.py")
+    return ", ".join(str(path.relative_to(CONFIGS.parent)) for path in sorted(CONFIGS.rglob("*.py")) if path.name not in rooms)
 
 
 def read_config(path: Path) -> Settings:
@@ -91,8 +91,7 @@ def read_config(path: Path) -> Settings:
         text = path.read_text(encoding="utf-8-sig")
         statements = ast.parse(text).body
     except OSError as error:
-        known = [str(p.relative_to(CONFIGS.parent)) for p in sorted(CONFIGS.rglob("*.py")) if is_config(p)]
-        raise UserError(f"cannot read the config {path}: {error.strerror}; there are: {', '.join(known)}") from None
+        raise UserError(f"cannot read the config {path}: {error.strerror}; there are: {known_configs()}") from None
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}:{getattr(error, 'lineno', 1)}: not Python ({error}); plain assignments would do") from None
     known = [field.name for field in fields(Settings)]

@@ -22,6 +22,8 @@ SPLITS = ("train", "val", "test")
 
 @dataclass
 class Prepared:
+    """An open folder of prepared data."""
+
     folder: Path
     meta: dict  # kind ("rows"), splits, options, source, and what else the dataset wants to remember
     tokenizer: tokenizers.CharTokenizer

@@ -36,6 +36,7 @@ class CharTokenizer:
         return len(self.characters)
 
     def normalize(self, text: str) -> str:
+        """The form in which text is encoded."""
         return unicodedata.normalize("NFC", text.lower() if self.lowercase else text)
 
     def encode(self, text: str) -> list[int]:
@@ -47,9 +48,11 @@ class CharTokenizer:
             raise UserError(f"unknown character {error.args[0]!r} in {text[:40]!r}; the known ones are {known}") from None
 
     def decode(self, ids: Iterable[int]) -> str:
+        """The inverse of `encode`, boundaries included."""
         return "".join(self.characters[i] for i in ids)
 
     def save(self, path: Path) -> None:
+        """Write all that `load` needs, as JSON."""
         description = {"kind": "char", "characters": self.characters[1:], "lowercase": self.lowercase}
         write_text(path, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
 

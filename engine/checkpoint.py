@@ -47,7 +47,10 @@ def make_run_folder(folder: Path) -> None:
 
 
 def find_run(run: str | None, out_dir: str = "out") -> Path:
-    """The folder of `run`, a name under out_dir or a path; None: the run with the newest weights."""
+    """The folder of `run`, a name under out_dir or a path; None: the run with the newest weights.
+
+    Raises UserError when there is none, naming those there are.
+    """
     runs = sorted(Path(out_dir).glob(f"*/{WEIGHTS}"), key=lambda path: path.stat().st_mtime_ns)
     names = [path.parent.name for path in runs]
     if run is None:
@@ -90,6 +93,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
+    """The commit of this checkout; None when it is not one."""
     try:
         here = Path(__file__).resolve().parent
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
@@ -116,7 +120,7 @@ def load_weights(folder: Path, model: GPT) -> None:
             weights["lm_head.weight"] = weights["transformer.wte.weight"]
         model.load_state_dict(weights)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise UserError(f"{path} is damaged or of another model ({str(error).splitlines()[0]}); train the run again") from None
+        raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None
 
 
 def load_model(folder: Path, device: torch.device) -> GPT:
@@ -135,6 +139,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
+    """The inverse of `random_state`; the generators of GPUs only when there are as many as there were."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -148,6 +153,7 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
+    """What `save_state` saved, on the CPU. Raises UserError for a file that is missing or damaged."""
     path = folder / STATE
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -47,7 +47,7 @@ def run_program(main: Callable[[list[str]], None]) -> None:
     except MemoryError as error:
         fail(program, f"not enough memory: {error}; smaller sizes would fit")
     except RuntimeError as error:
-        if "alloc" not in str(error) and "out of memory" not in str(error):
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
             raise
         fail(program, f"not enough memory: {str(error).splitlines()[0]}; a smaller model or batch_size would fit")
 

@@ -48,6 +48,7 @@ def read_log(path: Path) -> list[dict[str, str]]:
 
 
 def write_summary(folder: Path, summary: dict) -> None:
+    """summary.json: how good the run got, and how fast."""
     write_text(folder / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -186,6 +186,13 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
         train(tiny_config, "--run=hot", "--learning_rate=1e12", "--grad_clip=0", "--warmup_steps=0", "--log_interval=1")
 
 
+def test_a_huge_finite_loss_is_reported(tiny_config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_program, "evaluate", lambda *arguments: 1e4)
+    train(tiny_config, "--max_steps=5")
+    assert json.loads((tmp_path / "out/tiny/summary.json").read_text())["perplexity"]["test"] == math.inf
+    assert "inf" in capsys.readouterr().out
+
+
 def test_weights_carry_no_compile_prefix_and_gpt2s_names(tiny_config, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # the same wrapper, without the minute of compiling
     train(tiny_config, "--max_steps=2", "--compile=True")
