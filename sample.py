@@ -4,9 +4,10 @@
     python sample.py --prompt=jo --temperature=0.7
     python sample.py --run=names --num_samples=50 --only_new
 
-A * marks a text that is not in the training list.
+After a list such as the names, a * marks a text that is not in it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from data import tokenizers
 from engine import checkpoint
 from engine.device import pick_device
 from engine.errors import UserError, run_program
-from engine.generation import continuations, only_new
+from engine.generation import continuations, only_new, page
 
 
 @dataclass
@@ -46,8 +47,19 @@ def main(arguments: list[str]) -> None:
         raise UserError(
             f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
         )
-    seen = read_seen(folder, description["data"].get("documents", {}).get("train")) | {""}  # an empty text is nothing new
-    texts = continuations(model, tokenizer, settings, settings.prompt)
+    documents = description["data"].get("documents")
+    texts = continuations(model, tokenizer, settings, settings.prompt, documents=documents)
+    if description["data"].get("kind") == "rows":
+        show_rows(texts, settings, read_seen(folder, documents["train"]), folder)
+    elif settings.only_new:
+        raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
+    else:
+        print("\n\n---\n\n".join(page(text) for text in islice(texts, settings.num_samples)))
+
+
+def show_rows(texts: Iterator[str], settings: SampleSettings, seen: set[str], folder: Path) -> None:
+    """Print one text a line, with a * before those that are new."""
+    seen = seen | {""}  # an empty text is nothing new
     if settings.only_new:
         chosen, drawn = only_new(texts, seen, settings.num_samples)
     else:
@@ -58,7 +70,7 @@ def main(arguments: list[str]) -> None:
     print(f"\n{folder}: {new} of {drawn} drawn are new and distinct ({new / drawn:.0%}); * is not in the training list")
 
 
-def read_seen(folder: Path, count: int | None) -> set[str]:
+def read_seen(folder: Path, count: int) -> set[str]:
     """The training documents of the run in this folder. Raises UserError unless there are `count` of them."""
     path = folder / "seen.txt"
     try:

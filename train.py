@@ -22,17 +22,17 @@ from tqdm import tqdm
 
 from config.command_line import settings_for_training
 from config.settings import Settings
-from data.batches import RowLoader
+from data.batches import RowLoader, StreamLoader
 from data.prepared import Prepared
 from data.tokenizers import decode_documents
 from engine import checkpoint
 from engine.device import autocast, pick_device, pick_dtype
 from engine.errors import Stopped, UserError, run_program
-from engine.evaluation import evaluate
+from engine.evaluation import amount, evaluate
 from engine.files import write_text
-from engine.generation import continuations, only_new
+from engine.generation import continuations, only_new, page
 from engine.logs import Log, plot_loss, write_summary
-from engine.optimizer import learning_rate_at, make_optimizer, set_learning_rate
+from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate
 from engine.signals import StopRequest
 from model import GPT
 
@@ -58,12 +58,12 @@ class Run:
     settings: Settings
     folder: Path
     data: Prepared
-    loaders: dict[str, RowLoader]  # by split
+    loaders: dict[str, RowLoader | StreamLoader]  # by split
     device: torch.device
     dtype: torch.dtype
     model: GPT
     forward: Callable  # the model, or the compiled one with the same weights
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
     progress: Progress
     log: Log
     began: float  # what time.perf_counter() would have said had all sessions been one
@@ -84,19 +84,14 @@ def start(settings: Settings) -> Run:
         )
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, device)
+    settings.check_data_options()
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
-    loaders = {
-        split: RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed)
-        for split, tokens in data.tokens.items()
-    }
-    rows = len(loaders["train"].batches[0])
-    if len(loaders["train"].batches) == 1 and rows < settings.batch_size:
-        print(f"note: the whole training split is one batch of {rows} rows, fewer than batch_size={settings.batch_size}")
+    loaders = {split: make_loader(split, data, settings) for split in data.tokens}
 
     torch.manual_seed(settings.seed)
     model = GPT(settings.model_config(data.tokenizer.vocab_size)).to(device)
-    optimizer = make_optimizer(model, settings)
+    optimizers = make_optimizers(model, settings)
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     print(f"model: {model.num_parameters():,} parameters, on {device} in {str(dtype).removeprefix('torch.')}{threads}")
 
@@ -104,17 +99,31 @@ def start(settings: Settings) -> Run:
     progress = Progress()
     if settings.resume:
         checkpoint.check_resume(folder, settings, data.meta)
-        progress = load_state(folder, model, optimizer, loaders["train"])
+        progress = load_state(folder, model, optimizers, loaders["train"])
         checkpoint.remove_leftovers(folder)
         print(f"resume: {folder} at step {progress.step}")
     else:
         checkpoint.make_run_folder(folder)
     data.tokenizer.save(folder / "tokenizer.json")
-    write_text(folder / "seen.txt", "\n".join(decode_documents(data.tokens["train"], data.tokenizer)) + "\n")
+    if data.meta["kind"] == "rows":
+        write_text(folder / "seen.txt", "\n".join(decode_documents(data.tokens["train"], data.tokenizer)) + "\n")
     checkpoint.save_settings(folder, settings, model.config, data.meta)
     log = Log(folder, up_to_step=progress.step)
     forward = torch.compile(model) if settings.compile else model
-    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizer, progress, log, began - progress.wall_seconds)
+    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizers, progress, log, began - progress.wall_seconds)
+
+
+def make_loader(split: str, data: Prepared, settings: Settings) -> RowLoader | StreamLoader:
+    """The batches of one split."""
+    tokens = data.tokens[split]
+    if data.meta["kind"] == "stream":
+        block_size = settings.block_size if split == "train" else min(settings.block_size, len(tokens) - 1)
+        return StreamLoader(tokens, block_size, settings.batch_size, settings.seed)
+    loader = RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed)
+    rows = len(loader.batches[0])
+    if split == "train" and len(loader.batches) == 1 and rows < settings.batch_size:
+        print(f"note: the whole training split is one batch of {rows} rows, fewer than batch_size={settings.batch_size}")
+    return loader
 
 
 def loop(run: Run) -> None:
@@ -158,7 +167,7 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     settings, progress = run.settings, run.progress
     run.model.train()
     learning_rate = learning_rate_at(progress.step, settings)
-    set_learning_rate(run.optimizer, learning_rate)
+    set_learning_rate(run.optimizers, learning_rate)
     batches = [next(run.loaders["train"]) for _ in range(settings.grad_accum)]
     n_targets = sum(batch.n_targets for batch in batches)
     step_loss = torch.zeros((), device=run.device)  # mean over all targets of the step
@@ -170,8 +179,9 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
         loss.backward()
         step_loss += loss.detach()
     grad_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip or math.inf)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
+    for optimizer in run.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     progress.step += 1
     progress.n_targets += n_targets
     return {
@@ -186,19 +196,30 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
 def evaluate_and_save(run: Run) -> float:
     """The loss on the whole validation split; the weights are kept if it is the best so far. Shows and stores a few samples."""
     progress = run.progress
-    loss = finite(evaluate(run.model, run.loaders["val"].once(), run.device, run.dtype), "validation loss", progress)
+    batches = run.loaders["val"].once(run.settings.eval_tokens)
+    loss = finite(evaluate(run.model, batches, run.device, run.dtype), "validation loss", progress)
     progress.evaluated = progress.step
     if loss < progress.best_loss:
         progress.best_loss, progress.best_step, progress.no_better = loss, progress.step, 0
         checkpoint.save_weights(run.folder, run.model)
     else:
         progress.no_better += 1
-    samples = list(islice(continuations(run.model, run.data.tokenizer, replace(run.settings, num_samples=5)), 5))
+    samples = short_samples(run)
     with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
         file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
     best = "*" if progress.no_better == 0 else " "
-    tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {' '.join(samples)}")
+    shown = " ".join(" ".join(samples).split())  # on one line
+    tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {shown[:60]}")
     return loss
+
+
+def short_samples(run: Run) -> list[str]:
+    """A few names, or the beginning of a text: enough to see how the model is doing."""
+    documents = run.data.meta["documents"]
+    if run.data.meta["kind"] == "rows":
+        return list(islice(continuations(run.model, run.data.tokenizer, replace(run.settings, num_samples=5)), 5))
+    settings = replace(run.settings, num_samples=1, max_new_tokens=min(run.settings.block_size, 200))
+    return [next(continuations(run.model, run.data.tokenizer, settings, documents=documents))]
 
 
 def finite(loss: float | torch.Tensor, name: str, progress: Progress) -> float:
@@ -215,7 +236,7 @@ def save_state(run: Run) -> None:
     run.progress.wall_seconds = time.perf_counter() - run.began
     state = {
         "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
         "loader": run.loaders["train"].state_dict(),
         "random": checkpoint.random_state(),
         "progress": asdict(run.progress),
@@ -224,12 +245,13 @@ def save_state(run: Run) -> None:
     checkpoint.save_state(run.folder, state)
 
 
-def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loader: RowLoader) -> Progress:
+def load_state(folder: Path, model: GPT, optimizers: list[torch.optim.Optimizer], loader: RowLoader | StreamLoader) -> Progress:
     """Bring everything to where `save_state` found it; returns the progress."""
     state = checkpoint.load_state(folder)
     try:
         model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         loader.load_state_dict(state["loader"])
         checkpoint.set_random_state(state["random"])
         samples = folder / "samples.txt"
@@ -240,19 +262,27 @@ def load_state(folder: Path, model: GPT, optimizer: torch.optim.Optimizer, loade
 
 
 def finish(run: Run) -> None:
-    """Measure the best weights on every split, write the summary, show new documents."""
-    model, progress, folder = run.model, run.progress, run.folder
-    checkpoint.load_weights(folder, model)
-    losses = {split: evaluate(model, run.loaders[split].once(), run.device, run.dtype) for split in run.loaders}
-    bits = {split: loss / math.log(2) for split, loss in losses.items()}
+    """Measure the best weights on every split, write the summary, show new documents or a page of text."""
+    progress, folder, tokenizer = run.progress, run.folder, run.data.tokenizer
+    checkpoint.load_weights(folder, run.model)
+    losses, amounts = {}, {}
+    for split, loader in run.loaders.items():
+        losses[split] = evaluate(run.model, loader.once(run.settings.eval_tokens), run.device, run.dtype)
+        amounts[split] = amount(loader.once(run.settings.eval_tokens), tokenizer)
+    unit, bits = "bits/byte", {split: amounts[split].bits_per_byte(loss) for split, loss in losses.items()}
+    if run.data.meta["kind"] == "rows":  # a character a token, the boundary counted as one
+        unit, bits = "bits/character", {split: loss / math.log(2) for split, loss in losses.items()}
     perplexity = {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()}  # exp(710) is no float
+    unknown = {split: amounts[split].unknown / amounts[split].tokens for split in losses}
     summary = {
         "steps": progress.step,
         "best_step": progress.best_step,
         "loss": losses,
-        "bits_per_character": bits,
+        unit.replace("/", "_per_"): bits,
         "perplexity": perplexity,
-        "parameters": model.num_parameters(),
+        "unknown": unknown,
+        "tokens_per_byte": {split: a.tokens / a.bytes for split, a in amounts.items()},
+        "parameters": run.model.num_parameters(),
         "tokens_per_second": progress.n_targets / progress.seconds,
         "training_seconds": progress.seconds,
         "wall_seconds": time.perf_counter() - run.began,
@@ -260,16 +290,30 @@ def finish(run: Run) -> None:
     write_summary(folder, summary)
     plot_loss(folder, run.log.rows, progress.best_step)
 
-    print(f"\n{'':12}{'loss':>8}{'bits/character':>16}{'perplexity':>12}")
+    print(f"\n{'':12}{'loss':>8}{unit:>16}{'perplexity':>12}")
     for split, loss in losses.items():
         name = {"train": "training", "val": "validation", "test": "test"}[split]
-        print(f"{name:12}{loss:8.4f}{bits[split]:16.4f}{perplexity[split]:12.3f}")
+        shown_bits = f"{'undefined':>16}" if bits[split] is None else f"{bits[split]:16.4f}"
+        print(f"{name:12}{loss:8.4f}{shown_bits}{perplexity[split]:12.3f}")
+    if None in bits.values():
+        shares = " / ".join(f"{share:.2%}" for share in unknown.values())
+        print(f"{shares} of the tokens are unknown: the loss tells nothing of their text, so there are no bits per byte")
     print(
         f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
         f"best weights from step {progress.best_step:,}; everything is in {folder}"
     )
+    show_samples(run)
+
+
+def show_samples(run: Run) -> None:
+    """New names, in no part of the list; or pages of text."""
+    texts = continuations(run.model, run.data.tokenizer, run.settings, documents=run.data.meta["documents"])
+    if run.data.meta["kind"] == "stream":
+        for text in islice(texts, run.settings.num_samples):
+            print(f"\n{page(text)}")
+        return
     known = {"", *(document for tokens in run.data.tokens.values() for document in decode_documents(tokens, run.data.tokenizer))}
-    new, drawn = only_new(continuations(model, run.data.tokenizer, run.settings), known, run.settings.num_samples)
+    new, drawn = only_new(texts, known, run.settings.num_samples)
     print(f"\n{len(new)} new {run.settings.dataset}, in no part of the list ({drawn} drawn):")
     print("\n".join(f"  {text}" for text in new))
 

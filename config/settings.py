@@ -35,16 +35,53 @@ SEED = Range(0, 2**63 - 1)
 
 @dataclass
 class DataSettings:
-    """What to learn from: the options of prepare.py."""
+    """Where data come from and go to: the options that every prepare.py has."""
 
     source: str | None = None
-    """File to learn from; None: the one the dataset ships."""
-    year: int | None = None
-    """Year to take out of the Social Security Administration's names.zip."""
-    split_seed: Annotated[int, SEED] = 1337
-    """Seed of the split into training, validation and test part."""
+    """File to learn from (text: or folder); None: what the dataset ships or downloads."""
     prepared_dir: str | None = None
     """Folder for prepared data; None: the dataset's own, such as data/names/prepared."""
+
+
+@dataclass
+class NamesSettings(DataSettings):
+    """Options of data/names/prepare.py."""
+
+    year: int | None = None
+    """names: year to take out of the Social Security Administration's names.zip."""
+    split_seed: Annotated[int, SEED] = 1337
+    """names: seed of the split into training, validation and test part."""
+
+
+@dataclass
+class TokenizerSettings(DataSettings):
+    """How a long text becomes tokens."""
+
+    tokenizer: Literal["char", "word", "bpe", "gpt2"] = "char"
+    """A token a character, a word, a pair of bytes learned from the text, or one of GPT-2's."""
+    vocab_size: Annotated[int, Range(3, 1_000_000)] = 1024
+    """Tokens a word or bpe vocabulary may have."""
+    min_count: Annotated[int, Range(1)] = 2
+    """How often a word or a pair of bytes must occur to get a token."""
+
+
+@dataclass
+class OdysseySettings(TokenizerSettings):
+    """Options of data/odyssey/prepare.py."""
+
+    footnotes: bool = False
+    """odyssey: keep the translator's footnotes, which follow the last book."""
+
+
+@dataclass
+class TextSettings(TokenizerSettings):
+    """Options of data/text/prepare.py."""
+
+    field: str = "text"
+    """text: the field of a JSON line that holds its text."""
+
+
+DATASETS = {"names": NamesSettings, "odyssey": OdysseySettings, "text": TextSettings}
 
 
 @dataclass
@@ -70,10 +107,10 @@ class SamplingSettings:
 
 
 @dataclass
-class Settings(DataSettings, SamplingSettings):
+class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     """All options of train.py."""
 
-    dataset: Literal["names"] = "names"
+    dataset: Literal["names", "odyssey", "text"] = "names"
     """Which folder of data/ prepares the text."""
 
     block_size: Annotated[int, Range(1)] = 256
@@ -104,8 +141,8 @@ class Settings(DataSettings, SamplingSettings):
     """Use the token embedding as the output layer too."""
     init: Literal["gpt2", "fan_in"] = "gpt2"
     """Initial weights: GPT-2's, or scaled to each layer's width with branches that start by adding nothing."""
-    pad_vocab_to: Annotated[int, Range(1)] = 1
-    """Give the token table a multiple of this many rows (64 suits a GPU)."""
+    pad_vocab_to: Annotated[int | None, Range(1)] = None
+    """Give the token table a multiple of this many rows; None: 64, which suits a GPU, for more than 1,024 tokens, else 1."""
 
     batch_size: Annotated[int, Range(1)] = 64
     """Rows of block_size tokens in a batch."""
@@ -113,6 +150,8 @@ class Settings(DataSettings, SamplingSettings):
     """Batches a step: their gradients add up to that of one large batch."""
     max_steps: Annotated[int, Range(1)] = 5000
     """Steps (optimizer updates) to train."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """AdamW for all parameters, or Muon for the matrices inside the blocks."""
     learning_rate: Annotated[float, Range(0, above_low=True)] = 1e-3
     """Highest learning rate."""
     warmup_steps: Annotated[int, Range(0)] = 100
@@ -122,12 +161,14 @@ class Settings(DataSettings, SamplingSettings):
     min_learning_rate: Annotated[float, Range(0)] = 0.0
     """Where it falls to, at max_steps."""
     weight_decay: Annotated[float, Range(0)] = 0.1
-    """AdamW's pull of the matrices towards zero."""
+    """The optimizer's pull of the matrices towards zero."""
     grad_clip: Annotated[float, Range(0)] = 1.0
     """Longest gradient (norm over all parameters); 0: no limit."""
 
     eval_interval: Annotated[int, Range(1)] = 250
     """Steps between evaluations on the validation split, each of which saves a checkpoint."""
+    eval_tokens: Annotated[int | None, Range(1)] = None
+    """Evaluate on about so many tokens of a split, evenly spread over it; None: on all."""
     log_interval: Annotated[int, Range(1)] = 10
     """Steps between rows of log.csv."""
     patience: Annotated[int, Range(0)] = 0
@@ -145,11 +186,21 @@ class Settings(DataSettings, SamplingSettings):
     resume: bool = False
     """Go on with the run in that folder, exactly where its last checkpoint left it."""
 
+    def check_data_options(self) -> None:
+        """Raise UserError for an option of another dataset, which would be ignored."""
+        own = {f.name for f in fields(DATASETS[self.dataset])}
+        for f in (f for options in DATASETS.values() for f in fields(options)):
+            if f.name not in own and getattr(self, f.name) != f.default:
+                raise UserError(f"{f.name}={getattr(self, f.name)} means nothing for dataset={self.dataset}; leave it out")
+
     def model_config(self, vocab_size: int) -> GPTConfig:
         """The model these settings describe. Raises UserError for a shape that cannot work."""
-        options = {f.name: getattr(self, f.name) for f in fields(GPTConfig) if f.name != "vocab_size"}
+        options = {f.name: getattr(self, f.name) for f in fields(GPTConfig)}
+        options["vocab_size"] = vocab_size
+        if self.pad_vocab_to is None:
+            options["pad_vocab_to"] = 64 if vocab_size > 1024 else 1
         try:
-            return GPTConfig(vocab_size=vocab_size, **options)
+            return GPTConfig(**options)
         except ValueError as error:
             raise UserError(str(error)) from None
 

@@ -2,6 +2,9 @@
 
 The *rows* loader packs short documents into rows of block_size tokens, several to a row, so that hardly any position is
 padding and all batches have nearly the same shape. Attention stays within a document: `positions` tells the model where each begins.
+The *stream* loader cuts windows of block_size tokens out of a long text.
+
+Both have `next` (a training batch, without end), `once` (the split in order, for evaluation), `epoch` and `state_dict`.
 """
 
 import itertools
@@ -85,10 +88,13 @@ class RowLoader:
         self.batch += 1
         return self._make(self.batches[self.batch - 1])
 
-    def once(self) -> Iterator[Batch]:
-        """The whole split, in order, for evaluation."""
-        for rows in self._share_out(pack(self.lengths, np.arange(len(self.lengths)), self.block_size)):
-            yield self._make(rows)
+    def once(self, limit: int | None = None) -> Iterator[Batch]:
+        """The whole split, in order, for evaluation. With `limit`, only about so many tokens, evenly spread."""
+        rows = pack(self.lengths, np.arange(len(self.lengths)), self.block_size)
+        if limit is not None and limit < len(rows) * self.block_size:
+            rows = [rows[i] for i in np.linspace(0, len(rows) - 1, -(-limit // self.block_size)).round().astype(int)]
+        for share in self._share_out(rows):
+            yield self._make(share)
 
     def _shuffled(self) -> list[list[list[int]]]:
         rng = np.random.default_rng((self.seed, self.epoch))
@@ -119,3 +125,62 @@ class RowLoader:
         targets[row, column] = self.tokens[source + 1]
         positions[row, column] = place
         return Batch(torch.from_numpy(idx), torch.from_numpy(targets), torch.from_numpy(positions), len(source))
+
+
+class StreamLoader:
+    """Batches of windows of a long text, without end: block_size tokens each, from places drawn by chance, all equally likely.
+
+    tokens: one split as prepared. A batch depends only on the seed and its number.
+
+    Raises UserError for a split too short for one window, naming the block_size that would fit.
+    """
+
+    def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, seed: int = 0) -> None:
+        if len(tokens) <= block_size:
+            raise UserError(
+                f"block_size={block_size} is too large for a text of {len(tokens)} tokens; block_size={len(tokens) - 1} would fit"
+            )
+        self.tokens, self.block_size, self.batch_size, self.seed = tokens, block_size, batch_size, seed
+        self.batch = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """All it takes to go on with the very next batch."""
+        return {"batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch = state["batch"]
+
+    @property
+    def epoch(self) -> int:
+        """How often as many tokens as the split has were served."""
+        return self.batch * self.batch_size * self.block_size // len(self.tokens)
+
+    def __next__(self) -> Batch:
+        rng = np.random.default_rng((self.seed, self.batch))
+        self.batch += 1
+        starts = rng.integers(len(self.tokens) - self.block_size, size=self.batch_size)
+        return self._make(starts)
+
+    def once(self, limit: int | None = None) -> Iterator[Batch]:
+        """The split in order, for evaluation: every token is predicted once, with at least half a window before it (but at
+        the very beginning), for windows overlap by half. With `limit`, only about so many tokens, evenly spread."""
+        half = -(-self.block_size // 2)
+        last = len(self.tokens) - 1 - self.block_size
+        starts = np.append(np.arange(0, last, half), last)
+        new = np.diff(starts, prepend=starts[0] - self.block_size)  # targets at each window's end that no earlier window had
+        if limit is not None and limit < half * len(starts):
+            chosen = np.linspace(0, len(starts) - 1, -(-limit // half)).round().astype(int)
+            starts, new = starts[chosen], new[chosen]
+        for i in range(0, len(starts), self.batch_size):
+            yield self._make(starts[i : i + self.batch_size], new[i : i + self.batch_size])
+
+    def _make(self, starts: np.ndarray, new: np.ndarray | None = None) -> Batch:
+        """The windows that begin at these places, with only the last new[i] targets of each when given."""
+        tokens = self.tokens
+        if isinstance(tokens, np.memmap):  # mapped anew: what the last map has read is no longer counted as our memory
+            tokens = np.memmap(tokens.filename, tokens.dtype, mode="r")
+        windows = torch.from_numpy(tokens[starts[:, None] + np.arange(self.block_size + 1)].astype(np.int64))  # (B, T + 1)
+        idx, targets = windows[:, :-1].contiguous(), windows[:, 1:].clone()
+        if new is not None:
+            targets[torch.arange(self.block_size) < self.block_size - torch.from_numpy(new)[:, None]] = -1
+        return Batch(idx, targets, None, int((targets != -1).sum()))

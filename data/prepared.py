@@ -4,9 +4,11 @@ A .bin file is token ids and nothing else (uint16, or uint32 for vocabularies be
 type, and with which checksum. The folder's name is a hash of all that went in, so changed inputs lead to another folder.
 """
 
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +16,9 @@ import numpy as np
 
 from data import tokenizers
 from engine.errors import UserError
-from engine.files import sha256, shown, write_text
+from engine.files import sha256, sha256_of_files, shown, write_text
 
-FORMAT = 1  # goes into every key: raise it when the format or a prepare.py changes what it writes
+FORMAT = 2  # goes into every key: raise it when the format or a prepare.py changes what it writes
 SPLITS = ("train", "val", "test")
 
 
@@ -25,8 +27,8 @@ class Prepared:
     """An open folder of prepared data."""
 
     folder: Path
-    meta: dict  # kind ("rows"), splits, options, source, and what else the dataset wants to remember
-    tokenizer: tokenizers.CharTokenizer
+    meta: dict  # kind ("rows" or "stream"), splits, options, source, and what else the dataset wants to remember
+    tokenizer: tokenizers.Tokenizer
     tokens: dict[str, np.ndarray]  # split -> ids, memory-mapped
 
 
@@ -36,17 +38,40 @@ def key(source_sha256: str, options: dict) -> str:
     return sha256(inputs.encode("utf-8"))[:12]
 
 
-def save(folder: Path, tokens: dict[str, np.ndarray], tokenizer: tokenizers.CharTokenizer, meta: dict) -> None:
-    """Write a folder whole or not at all. One that is there already is left as it is."""
-    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+def reuse(folder: Path, dataset: str) -> Prepared | None:
+    """The prepared data in `folder`. None when there are none; damaged ones are removed, too. Says which."""
+    if not folder.exists():
+        return None
+    try:
+        found = load(folder)
+    except UserError as error:
+        print(f"{dataset}: preparing again: {error}")
+        shutil.rmtree(folder)
+        return None
+    print(f"{dataset}: {found.meta['summary']} (already in {shown(folder)})")
+    return found
+
+
+def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: tokenizers.Tokenizer, meta: dict) -> None:
+    """Write a folder whole or not at all. One that is there already is left as it is.
+
+    tokens: the ids of each split, in as many pieces as suit: only one is in memory at a time.
+    """
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
         splits = {}
         for name in SPLITS:
-            ids = np.asarray(tokens[name]).astype(dtype)
-            ids.tofile(temporary / f"{name}.bin")
-            splits[name] = {"tokens": len(ids), "dtype": ids.dtype.name, "sha256": sha256(ids.data)}
+            count, unknown, checksum = 0, 0, hashlib.sha256()
+            with open(temporary / f"{name}.bin", "wb") as file:
+                for piece in tokens[name]:
+                    ids = np.ascontiguousarray(piece, dtype=dtype)
+                    file.write(ids.data)
+                    checksum.update(ids.data)
+                    count += len(ids)
+                    unknown += 0 if tokenizer.unknown_id is None else int((ids == tokenizer.unknown_id).sum())
+            splits[name] = {"tokens": count, "unknown": unknown, "dtype": dtype.name, "sha256": checksum.hexdigest()}
         tokenizer.save(temporary / "tokenizer.json")
         checksum = sha256((temporary / "tokenizer.json").read_bytes())
         written = {**meta, "vocab_size": tokenizer.vocab_size, "splits": splits, "tokenizer_sha256": checksum}
@@ -73,7 +98,7 @@ def load(folder: Path) -> Prepared:
         for name in SPLITS:
             expected = meta["splits"][name]
             ids = np.memmap(folder / f"{name}.bin", dtype=expected["dtype"], mode="r")
-            if len(ids) != expected["tokens"] or sha256(ids.data) != expected["sha256"]:
+            if len(ids) != expected["tokens"] or sha256_of_files([ids.filename]) != expected["sha256"]:
                 raise UserError(f"{shown(folder / name)}.bin is not what was written there")
             tokens[name] = ids
         return Prepared(folder, meta, tokenizers.load(folder / "tokenizer.json"), tokens)

@@ -1,10 +1,15 @@
 """Files that are whole or not there: written under a temporary name in the same folder, flushed, moved into place."""
 
+import codecs
 import hashlib
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from engine.errors import UserError
 
 
 @contextmanager
@@ -28,6 +33,39 @@ def write_text(path: Path, text: str) -> None:
 
 def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_files(paths: Iterable[Path | str]) -> str:
+    """The checksum of the files one after the other, read piece by piece: they may be larger than memory."""
+    checksum = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while piece := file.read(2**20):
+                checksum.update(piece)
+    return checksum.hexdigest()
+
+
+def read_text(file: BinaryIO, name: Path | str) -> Iterator[str]:
+    """The UTF-8 text in a file, piece by piece, with a BOM or without; every kind of line end becomes \\n.
+
+    Raises UserError, with the line, for what is no UTF-8 text.
+    """
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    line = 1
+    while True:
+        data = file.read(2**20)
+        if b"\0" in data:
+            line += data[: data.index(b"\0")].count(b"\n")
+            raise UserError(f"{name} is binary (or UTF-16): it has a zero byte in line {line}; a UTF-8 text would do")
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            line += error.object[: error.start].count(b"\n")
+            raise UserError(f"{name} is not UTF-8: byte {error.object[error.start]:#04x} in line {line}; save it as UTF-8") from None
+        line += text.count("\n")
+        yield text
+        if not data:
+            return
 
 
 def shown(path: Path) -> str:

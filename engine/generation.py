@@ -1,25 +1,41 @@
 """From a model and a prompt to texts."""
 
+import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from config.settings import SamplingSettings
+from data.tokenizers import Tokenizer
 from engine.errors import UserError
 from model import GPT
 
 ROWS_AT_ONCE = 256
 
 
-def continuations(model: GPT, tokenizer: Any, settings: SamplingSettings, prompt: str = "", first_row: int = 0) -> Iterator[str]:
-    """Documents that begin with `prompt`, without end: row first_row, first_row + 1, ...
+def opening(tokenizer: Tokenizer, documents: int) -> list[int]:
+    """What the model reads before a text of its own: the boundary. In a text of one document it met that only once, so
+    there it reads a blank line, after which a paragraph begins."""
+    if documents == 1:
+        try:
+            return tokenizer.encode("\n") * 2  # one by one, as before a word: "\n\n" together may be another token
+        except UserError:
+            pass  # a text without line ends
+    return [tokenizer.boundary_id]
+
+
+def continuations(
+    model: GPT, tokenizer: Tokenizer, settings: SamplingSettings, prompt: str = "", first_row: int = 0, documents: int = 0
+) -> Iterator[str]:
+    """Texts that begin with `prompt`, without end: row first_row, first_row + 1, ...
 
     Text i depends only on the seed, i and the prompt. It ends at the boundary token, or after max_new_tokens.
-    Raises UserError for a prompt with a character the model does not know, or with the boundary in it.
+    documents: how many the model was trained on, see `opening`; 0: many.
+    Raises UserError for a prompt the tokenizer has no tokens for, or with the boundary in it.
     """
-    ids = [tokenizer.boundary_id, *tokenizer.encode(prompt)]
-    if tokenizer.boundary_id in ids[1:]:
+    before = opening(tokenizer, documents)
+    ids = [*before, *tokenizer.encode(prompt)]
+    if tokenizer.boundary_id in ids[len(before) :]:
         boundary = tokenizer.decode([tokenizer.boundary_id])
         raise UserError(f"--prompt={prompt!r}: {boundary} marks where a text ends; a prompt without it would do")
     device = next(model.parameters()).device
@@ -39,7 +55,7 @@ def continuations(model: GPT, tokenizer: Any, settings: SamplingSettings, prompt
         )
         for row in tokens.tolist():
             row.append(tokenizer.boundary_id)  # the end of one that ran out of tokens
-            yield tokenizer.decode(row[1 : row.index(tokenizer.boundary_id, len(ids))])
+            yield tokenizer.decode(row[len(before) : row.index(tokenizer.boundary_id, len(ids))])
         first_row += rows
 
 
@@ -57,3 +73,9 @@ def only_new(texts: Iterator[str], seen: set[str], count: int) -> tuple[list[str
             new[text] = None
             last = drawn
     return list(new), drawn
+
+
+def page(text: str, width: int = 80) -> str:
+    """The text for reading: its own line ends kept, longer lines wrapped, blank lines around it cut."""
+    lines = (line if len(line) <= width else textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
+    return "\n".join(lines).strip("\n")

@@ -1,11 +1,16 @@
+import os
+import random
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 
 import data.names.prepare as names_prepare
+import data.odyssey.prepare as odyssey_prepare
+import data.text.prepare as text_prepare
 import train as train_program
 from data.tokenizers import CharTokenizer
 from model import GPT, GPTConfig
@@ -13,6 +18,7 @@ from model import GPT, GPTConfig
 CPU = torch.device("cpu")
 NAMES = ["ada", "eve", "kim", "lee", "maria", "jo", "alexander"]
 TOKENIZER = CharTokenizer("".join(NAMES))
+BOOK = os.environ.get("ODYSSEY_TXT")
 ROOT = Path(__file__).resolve().parents[1]
 TINY = """
 dataset = "names"
@@ -34,7 +40,31 @@ num_samples = 4
 def away(tmp_path, monkeypatch):
     """Every test runs in a folder of its own, and prepared data go there too."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(names_prepare, "PREPARED", tmp_path / "prepared")
+    for module in (names_prepare, odyssey_prepare, text_prepare):
+        monkeypatch.setattr(module, "PREPARED", tmp_path / "prepared")
+    monkeypatch.setattr(odyssey_prepare, "BOOK", tmp_path / "no-book-here.txt")
+    monkeypatch.delenv("ODYSSEY_TXT", raising=False)
+
+
+@pytest.fixture
+def book():
+    """The real Odyssey, as Project Gutenberg has it."""
+    if not BOOK:
+        pytest.skip("ODYSSEY_TXT does not name Project Gutenberg's eBook 1727")
+    return Path(BOOK)
+
+
+@pytest.fixture
+def prose():
+    """A text with structure to learn: words of a small vocabulary, sentences, wrapped lines, paragraphs."""
+    return small_prose(seed=1, paragraphs=60)
+
+
+@pytest.fixture
+def prose_file(tmp_path, prose):
+    path = tmp_path / "prose.txt"
+    path.write_text(prose, encoding="utf-8", newline="\n")
+    return path
 
 
 @pytest.fixture
@@ -81,3 +111,13 @@ def small_model(**changes):
 def train(config, *options):
     """What `python train.py CONFIG ...` does, in this process."""
     train_program.main([str(config), *options])
+
+
+def small_prose(seed, paragraphs):
+    chance = random.Random(seed)
+    words = "the old king of Ithaca spoke to his son and said that no ship would sail for Troy before dawn naïve “yes”".split()  # noqa: SIM905
+    blocks = []
+    for _ in range(paragraphs):
+        sentences = (" ".join(chance.choices(words, k=chance.randint(4, 12))).capitalize() + chance.choice(".!?") for _ in range(3))
+        blocks.append(textwrap.fill(" ".join(sentences), 60))
+    return "\n\n".join(blocks) + "\n"

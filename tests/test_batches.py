@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.command_line import read_config
-from data.batches import RowLoader, pack
+from data.batches import RowLoader, StreamLoader, pack
 from data.names.prepare import prepare
 from engine.errors import UserError
 
@@ -122,3 +122,103 @@ def test_a_split_smaller_than_a_batch_is_served():
     loader = RowLoader(flat([[1, 2], [3]]), 0, 4, 100)
     assert [len(next(loader).idx) for _ in range(5)] == [2] * 5
     assert loader.epoch == 4
+
+
+def test_once_with_a_limit_is_a_spread_of_the_rows():
+    docs = [[i % 9 + 1, i % 7 + 1, i % 5 + 1] for i in range(200)]
+    loader = RowLoader(flat(docs), 0, 8, 4)
+    batches = list(loader.once(limit=80))
+    assert 60 <= sum(b.n_targets for b in batches) <= 80 and sum(len(b.idx) for b in batches) == 10
+    assert sum(b.n_targets for b in loader.once(limit=10**9)) == sum(b.n_targets for b in loader.once())
+
+
+# the stream
+
+
+def test_targets_are_inputs_shifted_by_one():
+    tokens = np.arange(100, 160)
+    loader = StreamLoader(tokens, block_size=8, batch_size=5, seed=1)
+    for _ in range(20):
+        batch = next(loader)
+        assert batch.idx.shape == batch.targets.shape == (5, 8) and batch.idx.dtype == torch.int64
+        assert (batch.targets == batch.idx + 1).all() and (batch.idx.diff() == 1).all()
+        assert batch.positions is None and batch.n_targets == 40
+
+
+def test_every_window_is_equally_likely():
+    loader = StreamLoader(np.arange(30), block_size=10, batch_size=100)
+    starts = Counter(int(start) for _ in range(200) for start in next(loader).idx[:, 0])
+    assert sorted(starts) == list(range(20))  # the last of them ends with the last token as target
+    expected = 200 * 100 / 20
+    chi2 = sum((count - expected) ** 2 / expected for count in starts.values())
+    assert chi2 < 43.8  # 19 degrees of freedom: passed by chance in 999 of 1,000 seeds, and this one is fixed
+
+
+@given(st.integers(1, 20), st.integers(2, 120), st.integers(1, 7))
+def test_once_predicts_every_token_once_in_order_with_half_a_window_before_it(block_size, n, batch_size):
+    if n <= block_size:
+        return
+    loader = StreamLoader(np.arange(n), block_size, batch_size)
+    batches = list(loader.once())
+    told = [int(t) for b in batches for t in b.targets.flatten() if t != -1]
+    assert told == list(range(1, n))
+    assert sum(b.n_targets for b in batches) == n - 1
+    for b in batches:
+        rows, columns = (b.targets != -1).nonzero(as_tuple=True)
+        early = columns + 1 < block_size // 2
+        assert (b.idx[rows[early], 0] == 0).all()  # only at the very beginning has a token less before it
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_hidden_targets_leave_the_inputs_alone(batch_size):
+    for batch in StreamLoader(np.arange(60), 10, batch_size).once():
+        assert (batch.idx.diff() == 1).all()
+
+
+def test_once_with_a_limit_is_a_spread_of_the_windows():
+    loader = StreamLoader(np.arange(10_001), block_size=100, batch_size=4)
+    batches = list(loader.once(limit=1000))
+    told = [int(t) for b in batches for t in b.targets.flatten() if t != -1]
+    assert len(set(told)) == len(told) and 1000 <= len(told) <= 1100
+    assert min(told) == 1 and max(told) == 10_000
+    assert max(np.diff(told)) < 700
+    assert sum(b.n_targets for b in loader.once(limit=10**9)) == 10_000
+
+
+def test_a_stream_goes_on_with_the_very_next_batch():
+    loader = StreamLoader(np.arange(1000), 8, 4, seed=5)
+    for _ in range(7):
+        next(loader)
+    again = StreamLoader(np.arange(1000), 8, 4, seed=5)
+    again.load_state_dict(loader.state_dict())
+    other = StreamLoader(np.arange(1000), 8, 4, seed=6)
+    for _ in range(5):
+        a = next(loader)
+        assert torch.equal(a.idx, next(again).idx)
+        assert not torch.equal(a.idx, next(other).idx)
+    loader.load_state_dict({"batch": 125})
+    assert loader.epoch == 4
+
+
+def test_windows_never_leave_their_split():
+    """Each split is an array of its own: the largest and smallest ids of a window are of that split."""
+    tokens = {"train": np.arange(0, 900), "val": np.arange(900, 950)}
+    for part, ids in tokens.items():
+        loader = StreamLoader(ids, 20, 64)
+        for _ in range(50):
+            batch = next(loader)
+            assert set(batch.targets.flatten().tolist()) | set(batch.idx.flatten().tolist()) <= set(ids.tolist()), part
+
+
+def test_a_text_too_short_names_the_block_size_that_fits():
+    with pytest.raises(UserError, match="block_size=256 is too large for a text of 40 tokens; block_size=39 would fit"):
+        StreamLoader(np.arange(40), 256, 2)
+    assert next(StreamLoader(np.arange(40), 39, 2)).idx[0].tolist() == list(range(39))
+
+
+def test_a_memory_map_is_read_like_an_array(tmp_path):
+    tokens = np.arange(500, dtype=np.uint16)
+    tokens.tofile(tmp_path / "train.bin")
+    mapped = StreamLoader(np.memmap(tmp_path / "train.bin", np.uint16, mode="r"), 16, 4)
+    loaded = StreamLoader(tokens, 16, 4)
+    assert torch.equal(next(mapped).targets, next(loaded).targets)

@@ -2,7 +2,7 @@ import pytest
 from conftest import ROOT
 
 from config.command_line import parse, read_config, settings_for_training
-from config.settings import DataSettings, Settings
+from config.settings import NamesSettings, Settings
 from engine.errors import UserError
 
 NAMES = str(ROOT / "config/names.py")
@@ -123,5 +123,5 @@ def test_config_file(tmp_path):
 
 
 def test_parse_fills_any_dataclass():
-    assert parse(DataSettings, ["--year=1990"]) == DataSettings(year=1990)
-    assert parse(DataSettings, [], DataSettings(split_seed=5)).split_seed == 5
+    assert parse(NamesSettings, ["--year=1990"]) == NamesSettings(year=1990)
+    assert parse(NamesSettings, [], NamesSettings(split_seed=5)).split_seed == 5

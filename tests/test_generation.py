@@ -1,11 +1,14 @@
 from dataclasses import replace
 from itertools import islice
 
+import pytest
 import torch
 from conftest import TOKENIZER, small_model
 
 from config.settings import SamplingSettings
-from engine.generation import continuations, only_new
+from data.tokenizers import train_tokenizer
+from engine.errors import UserError
+from engine.generation import continuations, only_new, opening, page
 
 
 def test_continuations_begin_with_the_prompt_and_depend_on_their_row_only():
@@ -35,3 +38,31 @@ def test_only_new():
     assert only_new(texts, {"a"}, 3) == (["b", "c", "d"], 6)
     endless = iter(lambda: "a", None)
     assert only_new(endless, {"a"}, 3) == ([], 1000)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "word"])
+def test_a_text_opens_after_a_blank_line_and_documents_after_the_boundary(kind, prose):
+    tokenizer = train_tokenizer(kind, [prose], 400, 1)
+    before = opening(tokenizer, documents=1)
+    assert tokenizer.decode(before) == "\n\n" and len(before) == 2
+    start = prose.index("\n\n") + 2
+    ids = tokenizer.encode_all("." + prose[start - 2 : start + 30])
+    assert ids[1:3].tolist() == before  # as the text itself has it
+    assert opening(tokenizer, documents=2) == [tokenizer.boundary_id]
+    assert opening(train_tokenizer("char", ["no line ends"], 3, 1), documents=1) == [0]
+
+
+def test_continuations_of_a_text(prose):
+    tokenizer = train_tokenizer("char", [prose], 3, 1)
+    model = small_model(vocab_size=tokenizer.vocab_size)
+    settings = SamplingSettings(max_new_tokens=30, num_samples=2)
+    texts = list(islice(continuations(model, tokenizer, settings, "The ", documents=1), 4))
+    assert all(text.startswith("The ") and len(text) <= 34 for text in texts)
+    with pytest.raises(UserError, match="unknown character '#'"):
+        next(continuations(model, tokenizer, settings, "#", documents=1))
+
+
+def test_page():
+    assert page("\n\nshort\n\n  indented line\n") == "short\n\n  indented line"
+    long = page("word " * 50)
+    assert max(map(len, long.split("\n"))) <= 80 and long.split() == ["word"] * 50

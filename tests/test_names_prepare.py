@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line
 
-from config.settings import DataSettings
+from config.settings import NamesSettings
 from data import prepared
 from data.names import prepare as names
 from data.tokenizers import decode_documents
@@ -14,7 +14,7 @@ from engine.files import sha256
 
 
 def prepare(path=None, **options):
-    return names.prepare(DataSettings(source=None if path is None else str(path), **options))
+    return names.prepare(NamesSettings(source=None if path is None else str(path), **options))
 
 
 def all_names(data):

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.parts import PartsSettings
 from config.command_line import parse
-from config.settings import DataSettings, Range, Settings, check
+from config.settings import NamesSettings, OdysseySettings, Range, Settings, TextSettings, check
 from engine.errors import UserError
 from model import GPTConfig
 from sample import SampleSettings
@@ -65,7 +65,7 @@ def test_range():
     assert math.nan not in Range(0) and math.inf not in Range(0)
 
 
-@pytest.mark.parametrize("options", [Settings, DataSettings, SampleSettings, PartsSettings])
+@pytest.mark.parametrize("options", [Settings, NamesSettings, OdysseySettings, TextSettings, SampleSettings, PartsSettings])
 def test_every_option_is_documented(options, capsys):
     with pytest.raises(SystemExit):
         parse(options, ["--help"])

@@ -97,7 +97,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tiny_config, tmp_path, monkeypatch
     for name in ("log.csv", "samples.txt", "model.safetensors"):
         assert (straight / name).read_bytes() == (halved / name).read_bytes(), name
     a, b = (checkpoint.load_state(folder) for folder in (straight, halved))
-    for part in ("model", "optimizer", "loader", "random"):
+    for part in ("model", "optimizers", "loader", "random"):
         assert repr_exact(a[part]) == repr_exact(b[part])
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (straight, halved)]
     assert summaries[0]["loss"] == summaries[1]["loss"]

@@ -10,7 +10,6 @@ train.py calls `prepare` by itself when there is nothing prepared yet for its so
 
 import io
 import re
-import shutil
 import sys
 import unicodedata
 import zipfile
@@ -25,18 +24,18 @@ if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[1]))  # run as a program: make the rooms of the repository importable
 
 from config.command_line import parse  # noqa: E402
-from config.settings import DataSettings  # noqa: E402
+from config.settings import NamesSettings  # noqa: E402
 from data import prepared  # noqa: E402
 from data.tokenizers import BOUNDARY, CharTokenizer, encode_documents  # noqa: E402
 from engine.errors import UserError, run_program  # noqa: E402
-from engine.files import sha256, shown  # noqa: E402
+from engine.files import read_text, sha256, shown  # noqa: E402
 
 PREPARED = HERE / "prepared"
 BUNDLED = HERE / "us_names_2022.csv"
 SSA_LINE = re.compile(r"[^,]+,[MF],\d+")  # Name,Sex,Count
 
 
-def prepare(settings: DataSettings) -> prepared.Prepared:
+def prepare(settings: NamesSettings) -> prepared.Prepared:
     """The prepared names for these settings, from disk when they are there and whole, else made anew. Says which.
 
     Raises UserError for a source that cannot be read or holds too few names.
@@ -45,22 +44,16 @@ def prepare(settings: DataSettings) -> prepared.Prepared:
     content = read_source(source, settings.year)
     options = {"split_seed": settings.split_seed}
     folder = Path(settings.prepared_dir or PREPARED) / prepared.key(sha256(content), options)
-    if folder.exists():
-        try:
-            found = prepared.load(folder)
-            print(f"names: {found.meta['summary']} (already in {shown(folder)})")
-            return found
-        except UserError as error:
-            print(f"names: preparing again: {error}")
-            shutil.rmtree(folder)
-
-    names, dropped = clean(decode(content, source))
+    if data := prepared.reuse(folder, "names"):
+        return data
+    lines = "".join(read_text(io.BytesIO(content), source)).splitlines()
+    names, dropped = clean([line.strip() for line in lines])
     if len(names) < 3:
         raise UserError(f"{source} has {len(names)} distinct names; at least 3 are needed, for training, validation and test")
     splits = split(sorted(names), settings.split_seed)
     # The alphabet is that of the whole list: a letter only the test names have gets a token too, though none learns it.
-    tokenizer = CharTokenizer("".join(names), lowercase=True)
-    tokens = {part: encode_documents(part_names, tokenizer) for part, part_names in splits.items()}
+    tokenizer = CharTokenizer("".join(names), fold=True)
+    tokens = {part: [encode_documents(part_names, tokenizer)] for part, part_names in splits.items()}
     summary = (
         f"{len(names):,} distinct names of {tokenizer.vocab_size - 1} letters, "
         + " / ".join(f"{len(part_names):,}" for part_names in splits.values())
@@ -109,18 +102,6 @@ def read_source(source: Path, year: int | None) -> bytes:
         raise UserError(f"{source} is a damaged zip file ({error}); download it again") from None
 
 
-def decode(content: bytes, source: Path) -> list[str]:
-    """The lines of a UTF-8 text, with a BOM or without, whatever its line ends; blanks around a line are cut."""
-    if b"\0" in content:
-        raise UserError(f"{source} is binary (or UTF-16); a UTF-8 text with one name a line would do")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{source} is not UTF-8: byte {content[error.start]:#04x} in line {line}; save it as UTF-8") from None
-    return [line.strip() for line in text.splitlines()]
-
-
 def clean(lines: list[str]) -> tuple[set[str], dict[str, int]]:
     """The distinct names of a CSV with the header name,sex,births, of SSA lines, or of plain lines; and what was dropped, by reason."""
     dropped: Counter[str] = Counter()
@@ -167,4 +148,4 @@ def split(names: list[str], seed: int) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    run_program(lambda arguments: prepare(parse(DataSettings, arguments, description=__doc__)))
+    run_program(lambda arguments: prepare(parse(NamesSettings, arguments, description=__doc__)))

@@ -1,0 +1,1 @@
+"""The Odyssey in Samuel Butler's prose."""

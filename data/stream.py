@@ -1,0 +1,129 @@
+"""A long text to prepared tokens: copied clean, split by position, its tokenizer trained, encoded piece by piece.
+
+Nothing here holds the whole text, which may be larger than memory. Several documents are one text with a NUL character
+between them. In the tokens the boundary stands for it, and begins each split.
+"""
+
+import codecs
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from config.settings import TokenizerSettings
+from data import prepared, tokenizers
+from engine.errors import UserError
+from engine.files import shown
+
+DOCUMENT_END = "\0"
+PIECE = 2**20  # bytes of text in memory at a time
+UNITS = {"char": "characters", "word": "words and marks", "bpe": "byte pairs", "gpt2": "of GPT-2's byte pairs"}
+
+
+def prepare_stream(
+    dataset: str,
+    root: Path,
+    source: str,
+    source_sha256: str,
+    options: dict,
+    settings: TokenizerSettings,
+    read: Callable[[], Iterable[str]],
+) -> prepared.Prepared:
+    """The prepared tokens of the text that `read()` yields in pieces, from disk when they are there and whole, else made anew.
+
+    source: where the text is from, for messages. options: what beside the source and the tokenizer decides about the tokens.
+    Raises UserError for a text too short to be split into three.
+    """
+    options = {**options, "tokenizer": settings.tokenizer}
+    if settings.tokenizer in ("word", "bpe"):
+        options.update(vocab_size=settings.vocab_size, min_count=settings.min_count)
+    folder = root / prepared.key(source_sha256, options)
+    if data := prepared.reuse(folder, dataset):
+        return data
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=root) as file:  # without a name: gone when the program is, however it ends
+        documents = write_clean(file, read())
+        parts = split(file, source)
+        training_text = (text.replace(DOCUMENT_END, "\n") for text in pieces(file, *parts["train"]))
+        tokenizer = tokenizers.train_tokenizer(settings.tokenizer, training_text, settings.vocab_size, settings.min_count)
+        sizes = " / ".join(f"{stop - start:,}" for start, stop in parts.values())
+        meta = {
+            "dataset": dataset,
+            "kind": "stream",
+            "source": source,
+            "source_sha256": source_sha256,
+            "options": options,
+            "documents": documents,
+            "bytes": {part: stop - start for part, (start, stop) in parts.items()},
+            "summary": f"{documents:,} document{'s' * (documents > 1)}, {sizes} bytes to train / validate / test, "
+            f"in {tokenizer.vocab_size:,} {UNITS[settings.tokenizer]}",
+        }
+        prepared.save(folder, {part: encode(pieces(file, *limits), tokenizer) for part, limits in parts.items()}, tokenizer, meta)
+    data = prepared.load(folder)
+    print(f"{dataset}: {meta['summary']} (written to {shown(folder)})")
+    for part, found in data.meta["splits"].items():
+        if found["unknown"]:
+            share = found["unknown"] / found["tokens"]
+            print(f"{dataset}: {found['unknown']:,} of the {found['tokens']:,} tokens of the {part} part are unknown ({share:.2%})")
+    return data
+
+
+def write_clean(file: BinaryIO, texts: Iterable[str]) -> int:
+    """Write the text as UTF-8; return the number of documents in it."""
+    documents = 1
+    for text in texts:
+        documents += text.count(DOCUMENT_END)
+        file.write(text.encode("utf-8"))
+    return documents
+
+
+def split(file: BinaryIO, source: str) -> dict[str, tuple[int, int]]:
+    """Byte ranges of the first 90 %, the next 5 % and the rest, each border moved on to where a document ends, else a
+    paragraph, a line or a word, when one of these comes soon."""
+    size = file.seek(0, 2)
+    borders = [0]
+    for share in (0.90, 0.95):
+        position = int(size * share)
+        file.seek(position)
+        ahead = file.read(min(PIECE, max(4, size // 20)))
+        for mark in (DOCUMENT_END.encode(), b"\n\n", b"\n", b" "):
+            if mark in ahead:
+                position += ahead.index(mark) + len(mark)
+                break
+        else:
+            position += next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))  # not inside a character
+        borders.append(position)
+    borders.append(size)
+    if sorted(set(borders)) != borders:
+        raise UserError(f"{source} has {size} bytes of text, too few for a training, a validation and a test part; 1,000 would do")
+    return {part: (borders[i], borders[i + 1]) for i, part in enumerate(prepared.SPLITS)}
+
+
+def pieces(file: BinaryIO, start: int, stop: int) -> Iterator[str]:
+    """The text between two byte offsets, piece by piece, each but the last ending just before the blank or line end after a
+    word: no token of a word or byte-pair tokenizer spans such a cut. (Where none is near, a cut may be anywhere.)"""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    rest = ""
+    while start < stop:
+        file.seek(start)  # each time: several may read from the same file
+        data = file.read(min(PIECE, stop - start))
+        start += len(data)
+        rest += decoder.decode(data)
+        word_end = re.match(r"(?s).*\S(?=[ \n])", rest[-(2**16) :])
+        cut = len(rest) if start == stop or not word_end else len(rest[: -(2**16)]) + word_end.end()
+        yield rest[:cut]
+        rest = rest[cut:]
+
+
+def encode(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> Iterator[np.ndarray]:
+    """The ids of a split, piece by piece: the boundary, then the text, in which it also stands between documents."""
+    boundary = np.array([tokenizer.boundary_id])
+    yield boundary
+    for text in texts:
+        for i, document in enumerate(text.split(DOCUMENT_END)):
+            if i > 0:
+                yield boundary
+            yield tokenizer.encode_all(document)
