@@ -47,10 +47,10 @@ def main(arguments: list[str]) -> None:
         raise UserError(
             f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
         )
-    documents = description["data"].get("documents")
-    texts = continuations(model, tokenizer, settings, settings.prompt, documents=documents)
-    if description["data"].get("kind") == "rows":
-        show_rows(texts, settings, read_seen(folder, documents["train"]), folder)
+    data = description["data"]
+    texts = continuations(model, tokenizer, settings, data.get("opening", [tokenizer.boundary_id]), settings.prompt)
+    if data.get("kind") == "rows":
+        show_rows(texts, settings, read_seen(folder, data.get("documents", {}).get("train")), folder)
     elif settings.only_new:
         raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
     else:
@@ -70,7 +70,7 @@ def show_rows(texts: Iterator[str], settings: SampleSettings, seen: set[str], fo
     print(f"\n{folder}: {new} of {drawn} drawn are new and distinct ({new / drawn:.0%}); * is not in the training list")
 
 
-def read_seen(folder: Path, count: int) -> set[str]:
+def read_seen(folder: Path, count: int | None) -> set[str]:
     """The training documents of the run in this folder. Raises UserError unless there are `count` of them."""
     path = folder / "seen.txt"
     try:

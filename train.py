@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -215,11 +216,11 @@ def evaluate_and_save(run: Run) -> float:
 
 def short_samples(run: Run) -> list[str]:
     """A few names, or the beginning of a text: enough to see how the model is doing."""
-    documents = run.data.meta["documents"]
-    if run.data.meta["kind"] == "rows":
-        return list(islice(continuations(run.model, run.data.tokenizer, replace(run.settings, num_samples=5)), 5))
-    settings = replace(run.settings, num_samples=1, max_new_tokens=min(run.settings.block_size, 200))
-    return [next(continuations(run.model, run.data.tokenizer, settings, documents=documents))]
+    count, settings = 5, run.settings
+    if run.data.meta["kind"] == "stream":
+        count, settings = 1, replace(settings, max_new_tokens=min(settings.block_size, 200))
+    texts = continuations(run.model, run.data.tokenizer, replace(settings, num_samples=count), run.data.meta["opening"])
+    return list(islice(texts, count))
 
 
 def finite(loss: float | torch.Tensor, name: str, progress: Progress) -> float:
@@ -263,51 +264,59 @@ def load_state(folder: Path, model: GPT, optimizers: list[torch.optim.Optimizer]
 
 def finish(run: Run) -> None:
     """Measure the best weights on every split, write the summary, show new documents or a page of text."""
-    progress, folder, tokenizer = run.progress, run.folder, run.data.tokenizer
-    checkpoint.load_weights(folder, run.model)
-    losses, amounts = {}, {}
-    for split, loader in run.loaders.items():
-        losses[split] = evaluate(run.model, loader.once(run.settings.eval_tokens), run.device, run.dtype)
-        amounts[split] = amount(loader.once(run.settings.eval_tokens), tokenizer)
-    unit, bits = "bits/byte", {split: amounts[split].bits_per_byte(loss) for split, loss in losses.items()}
+    checkpoint.load_weights(run.folder, run.model)
+    summary = summarise(run)
+    write_summary(run.folder, summary)
+    plot_loss(run.folder, run.log.rows, run.progress.best_step)
+    print_summary(summary)
+    print(f"everything is in {run.folder}")
+    print_samples(run)
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """How good the run got, on each split, and how fast."""
+    progress, limit = run.progress, run.settings.eval_tokens
+    losses = {split: evaluate(run.model, loader.once(limit), run.device, run.dtype) for split, loader in run.loaders.items()}
+    amounts = {split: amount(loader.once(limit), run.data.tokenizer) for split, loader in run.loaders.items()}
     if run.data.meta["kind"] == "rows":  # a character a token, the boundary counted as one
-        unit, bits = "bits/character", {split: loss / math.log(2) for split, loss in losses.items()}
-    perplexity = {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()}  # exp(710) is no float
-    unknown = {split: amounts[split].unknown / amounts[split].tokens for split in losses}
-    summary = {
+        bits = {"bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()}}
+    else:
+        bits = {"bits_per_byte": {split: amounts[split].bits_per_byte(loss) for split, loss in losses.items()}}
+    return {
         "steps": progress.step,
         "best_step": progress.best_step,
         "loss": losses,
-        unit.replace("/", "_per_"): bits,
-        "perplexity": perplexity,
-        "unknown": unknown,
-        "tokens_per_byte": {split: a.tokens / a.bytes for split, a in amounts.items()},
+        **bits,
+        "perplexity": {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()},  # exp(710) is no float
+        "tokens_per_byte": {split: found.tokens / found.bytes for split, found in amounts.items()},
+        "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
         "parameters": run.model.num_parameters(),
         "tokens_per_second": progress.n_targets / progress.seconds,
         "training_seconds": progress.seconds,
         "wall_seconds": time.perf_counter() - run.began,
     }
-    write_summary(folder, summary)
-    plot_loss(folder, run.log.rows, progress.best_step)
 
-    print(f"\n{'':12}{'loss':>8}{unit:>16}{'perplexity':>12}")
-    for split, loss in losses.items():
-        name = {"train": "training", "val": "validation", "test": "test"}[split]
-        shown_bits = f"{'undefined':>16}" if bits[split] is None else f"{bits[split]:16.4f}"
-        print(f"{name:12}{loss:8.4f}{shown_bits}{perplexity[split]:12.3f}")
-    if None in bits.values():
-        shares = " / ".join(f"{share:.2%}" for share in unknown.values())
-        print(f"{shares} of the tokens are unknown: the loss tells nothing of their text, so there are no bits per byte")
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """The summary as a table."""
+    unit = "bits_per_byte" if "bits_per_byte" in summary else "bits_per_character"
+    print(f"\n{'':12}{'loss':>8}{unit.replace('_per_', '/'):>16}{'perplexity':>12}")
+    for split, name in {"train": "training", "val": "validation", "test": "test"}.items():
+        bits = summary[unit][split]
+        shown_bits = "undefined" if bits is None else f"{bits:.4f}"
+        print(f"{name:12}{summary['loss'][split]:8.4f}{shown_bits:>16}{summary['perplexity'][split]:12.3f}")
+    if None in summary[unit].values():
+        shares = " / ".join(f"{share:.2%}" for share in summary["unknown"].values())
+        print(f"{shares} of the tokens are unknown: the loss says nothing of their text, so there are no bits per byte")
     print(
-        f"{progress.step:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
-        f"best weights from step {progress.best_step:,}; everything is in {folder}"
+        f"{summary['steps']:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
+        f"best weights from step {summary['best_step']:,}"
     )
-    show_samples(run)
 
 
-def show_samples(run: Run) -> None:
+def print_samples(run: Run) -> None:
     """New names, in no part of the list; or pages of text."""
-    texts = continuations(run.model, run.data.tokenizer, run.settings, documents=run.data.meta["documents"])
+    texts = continuations(run.model, run.data.tokenizer, run.settings, run.data.meta["opening"])
     if run.data.meta["kind"] == "stream":
         for text in islice(texts, run.settings.num_samples):
             print(f"\n{page(text)}")

@@ -27,7 +27,7 @@ class Prepared:
     """An open folder of prepared data."""
 
     folder: Path
-    meta: dict  # kind ("rows" or "stream"), splits, options, source, and what else the dataset wants to remember
+    meta: dict  # kind ("rows" or "stream"), opening (ids before a text), splits, options, source, and what else is worth remembering
     tokenizer: tokenizers.Tokenizer
     tokens: dict[str, np.ndarray]  # split -> ids, memory-mapped
 
@@ -92,7 +92,7 @@ def load(folder: Path) -> Prepared:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if sha256((folder / "tokenizer.json").read_bytes()) != meta["tokenizer_sha256"]:
             raise UserError(f"{shown(folder)}/tokenizer.json is not what was written there")
-        if not {"summary", "source_sha256", "documents"} <= meta.keys():
+        if not {"kind", "summary", "source_sha256", "documents", "opening"} <= meta.keys():
             raise KeyError("meta.json is not whole")
         tokens = {}
         for name in SPLITS:

@@ -56,6 +56,7 @@ def prepare_stream(
             "source": source,
             "source_sha256": source_sha256,
             "options": options,
+            "opening": opening(tokenizer, documents),
             "documents": documents,
             "bytes": {part: stop - start for part, (start, stop) in parts.items()},
             "summary": f"{documents:,} document{'s' * (documents > 1)}, {sizes} bytes to train / validate / test, "
@@ -69,6 +70,17 @@ def prepare_stream(
             share = found["unknown"] / found["tokens"]
             print(f"{dataset}: {found['unknown']:,} of the {found['tokens']:,} tokens of the {part} part are unknown ({share:.2%})")
     return data
+
+
+def opening(tokenizer: tokenizers.Tokenizer, documents: int) -> list[int]:
+    """What a model of this text reads before it writes one: the boundary. In a text of one document it met that only once,
+    so there it reads a blank line, after which a paragraph begins."""
+    if documents == 1:
+        try:
+            return tokenizer.encode("\n") * 2  # one by one, as before a word: "\n\n" together may be another token
+        except UserError:
+            pass  # a text without line ends
+    return [tokenizer.boundary_id]
 
 
 def write_clean(file: BinaryIO, texts: Iterable[str]) -> int:

@@ -13,31 +13,20 @@ from model import GPT
 ROWS_AT_ONCE = 256
 
 
-def opening(tokenizer: Tokenizer, documents: int) -> list[int]:
-    """What the model reads before a text of its own: the boundary. In a text of one document it met that only once, so
-    there it reads a blank line, after which a paragraph begins."""
-    if documents == 1:
-        try:
-            return tokenizer.encode("\n") * 2  # one by one, as before a word: "\n\n" together may be another token
-        except UserError:
-            pass  # a text without line ends
-    return [tokenizer.boundary_id]
-
-
 def continuations(
-    model: GPT, tokenizer: Tokenizer, settings: SamplingSettings, prompt: str = "", first_row: int = 0, documents: int = 0
+    model: GPT, tokenizer: Tokenizer, settings: SamplingSettings, opening: list[int], prompt: str = "", first_row: int = 0
 ) -> Iterator[str]:
     """Texts that begin with `prompt`, without end: row first_row, first_row + 1, ...
 
     Text i depends only on the seed, i and the prompt. It ends at the boundary token, or after max_new_tokens.
-    documents: how many the model was trained on, see `opening`; 0: many.
+    opening: what the model reads before the prompt, as its data say (`meta["opening"]`).
     Raises UserError for a prompt the tokenizer has no tokens for, or with the boundary in it.
     """
-    before = opening(tokenizer, documents)
-    ids = [*before, *tokenizer.encode(prompt)]
-    if tokenizer.boundary_id in ids[len(before) :]:
+    prompt_ids = tokenizer.encode(prompt)
+    if tokenizer.boundary_id in prompt_ids:
         boundary = tokenizer.decode([tokenizer.boundary_id])
         raise UserError(f"--prompt={prompt!r}: {boundary} marks where a text ends; a prompt without it would do")
+    ids = [*opening, *prompt_ids]
     device = next(model.parameters()).device
     rows = min(settings.num_samples, ROWS_AT_ONCE)
     while True:
@@ -55,7 +44,7 @@ def continuations(
         )
         for row in tokens.tolist():
             row.append(tokenizer.boundary_id)  # the end of one that ran out of tokens
-            yield tokenizer.decode(row[len(before) : row.index(tokenizer.boundary_id, len(ids))])
+            yield tokenizer.decode(row[len(opening) : row.index(tokenizer.boundary_id, len(ids))])
         first_row += rows
 
 

@@ -8,18 +8,18 @@ from conftest import TOKENIZER, small_model
 from config.settings import SamplingSettings
 from data.tokenizers import train_tokenizer
 from engine.errors import UserError
-from engine.generation import continuations, only_new, opening, page
+from engine.generation import continuations, only_new, page
 
 
 def test_continuations_begin_with_the_prompt_and_depend_on_their_row_only():
     model = small_model()
     settings = SamplingSettings(max_new_tokens=20, num_samples=3)
-    texts = list(islice(continuations(model, TOKENIZER, settings, "mar"), 9))
+    texts = list(islice(continuations(model, TOKENIZER, settings, [0], "mar"), 9))
     assert all(text.startswith("mar") and "$" not in text and len(text) <= 23 for text in texts)
     assert len(set(texts)) > 6
-    assert list(islice(continuations(model, TOKENIZER, replace(settings, num_samples=9), "mar"), 9)) == texts
-    assert list(islice(continuations(model, TOKENIZER, settings, "mar", first_row=4), 5)) == texts[4:]
-    long = next(continuations(model, TOKENIZER, settings, "alexander" * 3))
+    assert list(islice(continuations(model, TOKENIZER, replace(settings, num_samples=9), [0], "mar"), 9)) == texts
+    assert list(islice(continuations(model, TOKENIZER, settings, [0], "mar", first_row=4), 5)) == texts[4:]
+    long = next(continuations(model, TOKENIZER, settings, [0], "alexander" * 3))
     assert long.startswith("alexander" * 3)
 
 
@@ -30,7 +30,7 @@ def test_a_text_that_ends_at_once_is_empty():
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.fill_(1)
         model.lm_head.weight[0] = 100
-    assert list(islice(continuations(model, TOKENIZER, SamplingSettings(num_samples=2), ""), 2)) == ["", ""]
+    assert list(islice(continuations(model, TOKENIZER, SamplingSettings(num_samples=2), [0]), 2)) == ["", ""]
 
 
 def test_only_new():
@@ -40,26 +40,15 @@ def test_only_new():
     assert only_new(endless, {"a"}, 3) == ([], 1000)
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "word"])
-def test_a_text_opens_after_a_blank_line_and_documents_after_the_boundary(kind, prose):
-    tokenizer = train_tokenizer(kind, [prose], 400, 1)
-    before = opening(tokenizer, documents=1)
-    assert tokenizer.decode(before) == "\n\n" and len(before) == 2
-    start = prose.index("\n\n") + 2
-    ids = tokenizer.encode_all("." + prose[start - 2 : start + 30])
-    assert ids[1:3].tolist() == before  # as the text itself has it
-    assert opening(tokenizer, documents=2) == [tokenizer.boundary_id]
-    assert opening(train_tokenizer("char", ["no line ends"], 3, 1), documents=1) == [0]
-
-
 def test_continuations_of_a_text(prose):
     tokenizer = train_tokenizer("char", [prose], 3, 1)
     model = small_model(vocab_size=tokenizer.vocab_size)
     settings = SamplingSettings(max_new_tokens=30, num_samples=2)
-    texts = list(islice(continuations(model, tokenizer, settings, "The ", documents=1), 4))
+    opening = tokenizer.encode("\n\n")
+    texts = list(islice(continuations(model, tokenizer, settings, opening, "The "), 4))
     assert all(text.startswith("The ") and len(text) <= 34 for text in texts)
     with pytest.raises(UserError, match="unknown character '#'"):
-        next(continuations(model, tokenizer, settings, "#", documents=1))
+        next(continuations(model, tokenizer, settings, opening, "#"))
 
 
 def test_page():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from config.settings import TokenizerSettings
 from data import prepared, stream
-from data.stream import encode, pieces, split
+from data.stream import encode, opening, pieces, split
 from data.tokenizers import train_tokenizer
 from engine.errors import UserError
 
@@ -166,3 +166,15 @@ def test_the_meta_tells_what_was_done(tmp_path, prose):
     meta = json.loads((data.folder / "meta.json").read_text())
     assert meta["options"] == {"tokenizer": "word", "vocab_size": 50, "min_count": 3}
     assert meta["kind"] == "stream" and meta["documents"] == 1 and meta["vocab_size"] == data.tokenizer.vocab_size <= 50
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "word"])
+def test_a_text_opens_after_a_blank_line_and_documents_after_the_boundary(kind, prose):
+    tokenizer = train_tokenizer(kind, [prose], 400, 1)
+    before = opening(tokenizer, documents=1)
+    assert tokenizer.decode(before) == "\n\n" and len(before) == 2
+    start = prose.index("\n\n") + 2
+    ids = tokenizer.encode_all("." + prose[start - 2 : start + 30])
+    assert ids[1:3].tolist() == before  # as the text itself has it
+    assert opening(tokenizer, documents=2) == [tokenizer.boundary_id]
+    assert opening(train_tokenizer("char", ["no line ends"], 3, 1), documents=1) == [0]

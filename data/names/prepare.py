@@ -65,6 +65,7 @@ def prepare(settings: NamesSettings) -> prepared.Prepared:
         "source": settings.source or f"data/names/{BUNDLED.name}",
         "source_sha256": sha256(content),
         "options": {**options, "year": settings.year},
+        "opening": [tokenizer.boundary_id],
         "documents": {part: len(part_names) for part, part_names in splits.items()},
         "longest": max(map(len, names)),
         "dropped": dropped,
