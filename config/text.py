@@ -20,12 +20,13 @@ init = "fan_in"
 dropout = 0.1
 attention_dropout = 0.0
 batch_size = 16
-max_steps = 1000
+max_steps = 2000
 optimizer = "muon"
 learning_rate = 1e-2
 warmup_steps = 100
 schedule = "linear"
-eval_interval = 500
+eval_interval = 100
+patience = 5
 eval_tokens = 100_000
 
 # the page at the end

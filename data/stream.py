@@ -19,7 +19,7 @@ from engine.errors import UserError
 from engine.files import shown
 
 DOCUMENT_END = "\0"
-PIECE = 2**20  # bytes of text in memory at a time
+PIECE = 2**16  # bytes of text read at once
 UNITS = {"char": "characters", "word": "words and marks", "bpe": "byte pairs", "gpt2": "of GPT-2's byte pairs"}
 
 
@@ -100,7 +100,7 @@ def split(file: BinaryIO, source: str) -> dict[str, tuple[int, int]]:
     for share in (0.90, 0.95):
         position = int(size * share)
         file.seek(position)
-        ahead = file.read(min(PIECE, max(4, size // 20)))
+        ahead = file.read(min(2**20, max(4, size // 20)))
         for mark in (DOCUMENT_END.encode(), b"\n\n", b"\n", b" "):
             if mark in ahead:
                 position += ahead.index(mark) + len(mark)
@@ -124,8 +124,8 @@ def pieces(file: BinaryIO, start: int, stop: int) -> Iterator[str]:
         data = file.read(min(PIECE, stop - start))
         start += len(data)
         rest += decoder.decode(data)
-        word_end = re.match(r"(?s).*\S(?=[ \n])", rest[-(2**16) :])
-        cut = len(rest) if start == stop or not word_end else len(rest[: -(2**16)]) + word_end.end()
+        word_end = re.match(r"(?s).*\S(?=[ \n])", rest)  # the last one
+        cut = word_end.end() if word_end and start < stop else len(rest)
         yield rest[:cut]
         rest = rest[cut:]
 
