@@ -288,7 +288,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "loss": losses,
         **bits,
         "perplexity": {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()},  # exp(710) is no float
-        "tokens_per_byte": {split: found.tokens / found.bytes for split, found in amounts.items()},
+        "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
         "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
         "parameters": run.model.num_parameters(),
         "tokens_per_second": progress.n_targets / progress.seconds,

@@ -21,7 +21,7 @@ from engine.errors import UserError
 class Batch(NamedTuple):
     idx: Tensor  # (B, T) int64
     targets: Tensor  # (B, T) int64, -1 where nothing is to be predicted
-    positions: Tensor | None  # (B, T) int64, place in its own document; None: one document a row
+    positions: Tensor | None  # (B, T) int64, place in its own document; None: a row is one piece of text
     n_targets: int  # targets that are not -1
 
     def to(self, device: torch.device) -> "Batch":
@@ -141,6 +141,7 @@ class StreamLoader:
                 f"block_size={block_size} is too large for a text of {len(tokens)} tokens; block_size={len(tokens) - 1} would fit"
             )
         self.tokens, self.block_size, self.batch_size, self.seed = tokens, block_size, batch_size, seed
+        self.file = open(tokens.filename, "rb") if isinstance(tokens, np.memmap) else None  # noqa: SIM115
         self.batch = 0
 
     def state_dict(self) -> dict[str, int]:
@@ -177,8 +178,8 @@ class StreamLoader:
     def _make(self, starts: np.ndarray, new: np.ndarray | None = None) -> Batch:
         """The windows that begin at these places, with only the last new[i] targets of each when given."""
         tokens = self.tokens
-        if isinstance(tokens, np.memmap):  # mapped anew: what the last map has read is no longer counted as our memory
-            tokens = np.memmap(tokens.filename, tokens.dtype, mode="r")
+        if self.file:  # mapped anew: what the last map has read is no longer counted as our memory
+            tokens = np.memmap(self.file, tokens.dtype, mode="r")
         windows = torch.from_numpy(tokens[starts[:, None] + np.arange(self.block_size + 1)].astype(np.int64))  # (B, T + 1)
         idx, targets = windows[:, :-1].contiguous(), windows[:, 1:].clone()
         if new is not None:

@@ -6,9 +6,10 @@ type, and with which checksum. The folder's name is a hash of all that went in, 
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,9 @@ import numpy as np
 
 from data import tokenizers
 from engine.errors import UserError
-from engine.files import sha256, sha256_of_files, shown, write_text
+from engine.files import sha256, sha256_of_file, shown, write_text
 
-FORMAT = 2  # goes into every key: raise it when the format or a prepare.py changes what it writes
+FORMAT = 3  # goes into every key: raise it when the format or a prepare.py changes what it writes
 SPLITS = ("train", "val", "test")
 
 
@@ -38,7 +39,7 @@ def key(source_sha256: str, options: dict) -> str:
     return sha256(inputs.encode("utf-8"))[:12]
 
 
-def reuse(folder: Path, dataset: str) -> Prepared | None:
+def reuse(folder: Path, dataset: str, source: str) -> Prepared | None:
     """The prepared data in `folder`. None when there are none; damaged ones are removed, too. Says which."""
     if not folder.exists():
         return None
@@ -48,8 +49,23 @@ def reuse(folder: Path, dataset: str) -> Prepared | None:
         print(f"{dataset}: preparing again: {error}")
         shutil.rmtree(folder)
         return None
+    found.meta["source"] = source  # the same bytes may have had another name then
     print(f"{dataset}: {found.meta['summary']} (already in {shown(folder)})")
     return found
+
+
+@contextmanager
+def scratch(root: Path) -> Iterator[Path]:
+    """A temporary folder in `root`, removed at the end. Raises UserError where none can be made."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=root))
+    except OSError as error:
+        raise UserError(f"cannot write prepared data to {root}: {error.strerror}; choose another place with --prepared_dir") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: tokenizers.Tokenizer, meta: dict) -> None:
@@ -58,9 +74,9 @@ def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: token
     tokens: the ids of each split, in as many pieces as suit: only one is in memory at a time.
     """
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
+    with scratch(folder.parent) as place:
+        temporary = place / folder.name
+        temporary.mkdir()
         splits = {}
         for name in SPLITS:
             count, unknown, checksum = 0, 0, hashlib.sha256()
@@ -73,34 +89,38 @@ def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: token
                     unknown += 0 if tokenizer.unknown_id is None else int((ids == tokenizer.unknown_id).sum())
             splits[name] = {"tokens": count, "unknown": unknown, "dtype": dtype.name, "sha256": checksum.hexdigest()}
         tokenizer.save(temporary / "tokenizer.json")
-        checksum = sha256((temporary / "tokenizer.json").read_bytes())
+        checksum = sha256_of_file(temporary / "tokenizer.json")
         written = {**meta, "vocab_size": tokenizer.vocab_size, "splits": splits, "tokenizer_sha256": checksum}
-        text = json.dumps(written, indent=1)
-        write_text(temporary / "meta.json", text + "\n")
+        written["meta_sha256"] = meta_checksum(written)
+        write_text(temporary / "meta.json", json.dumps(written, indent=1) + "\n")
         try:
             temporary.rename(folder)
         except OSError:
             if not folder.exists():  # else another process has just prepared the same
                 raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def meta_checksum(meta: dict) -> str:
+    """The checksum of everything in meta.json but itself."""
+    rest = {name: value for name, value in meta.items() if name != "meta_sha256"}
+    return sha256(json.dumps(rest, sort_keys=True).encode("utf-8"))
 
 
 def load(folder: Path) -> Prepared:
     """Open a prepared folder. Raises UserError when a file is missing, truncated or was changed since it was written."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if sha256((folder / "tokenizer.json").read_bytes()) != meta["tokenizer_sha256"]:
+        if meta["meta_sha256"] != meta_checksum(meta):
+            raise UserError(f"{shown(folder)}/meta.json is not what was written there")
+        if meta["tokenizer_sha256"] != sha256_of_file(folder / "tokenizer.json"):
             raise UserError(f"{shown(folder)}/tokenizer.json is not what was written there")
-        if not {"kind", "summary", "source_sha256", "documents", "opening"} <= meta.keys():
-            raise KeyError("meta.json is not whole")
         tokens = {}
         for name in SPLITS:
             expected = meta["splits"][name]
             ids = np.memmap(folder / f"{name}.bin", dtype=expected["dtype"], mode="r")
-            if len(ids) != expected["tokens"] or sha256_of_files([ids.filename]) != expected["sha256"]:
+            if len(ids) != expected["tokens"] or sha256_of_file(ids.filename) != expected["sha256"]:
                 raise UserError(f"{shown(folder / name)}.bin is not what was written there")
             tokens[name] = ids
         return Prepared(folder, meta, tokenizers.load(folder / "tokenizer.json"), tokens)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{shown(folder)} holds no whole prepared data ({type(error).__name__}: {error})") from None

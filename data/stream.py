@@ -6,7 +6,6 @@ between them. In the tokens the boundary stands for it, and begins each split.
 
 import codecs
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -41,13 +40,12 @@ def prepare_stream(
     if settings.tokenizer in ("word", "bpe"):
         options.update(vocab_size=settings.vocab_size, min_count=settings.min_count)
     folder = root / prepared.key(source_sha256, options)
-    if data := prepared.reuse(folder, dataset):
+    if data := prepared.reuse(folder, dataset, source):
         return data
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=root) as file:  # without a name: gone when the program is, however it ends
+    with prepared.scratch(root) as place, open(place / "text", "w+b") as file:
         documents = write_clean(file, read())
         parts = split(file, source)
-        training_text = (text.replace(DOCUMENT_END, "\n") for text in pieces(file, *parts["train"]))
+        training_text = (document for text in pieces(file, *parts["train"]) for document in text.split(DOCUMENT_END))
         tokenizer = tokenizers.train_tokenizer(settings.tokenizer, training_text, settings.vocab_size, settings.min_count)
         sizes = " / ".join(f"{stop - start:,}" for start, stop in parts.values())
         meta = {
@@ -93,21 +91,25 @@ def write_clean(file: BinaryIO, texts: Iterable[str]) -> int:
 
 
 def split(file: BinaryIO, source: str) -> dict[str, tuple[int, int]]:
-    """Byte ranges of the first 90 %, the next 5 % and the rest, each border moved on to where a document ends, else a
-    paragraph, a line or a word, when one of these comes soon."""
+    """Byte ranges of the first 90 %, the next 5 % and the rest, each border moved to where a document ends, else a paragraph, a
+    line or a word: the next such place, else the last one before, but never further than a fortieth of the text."""
     size = file.seek(0, 2)
+    reach = min(2**20, size // 40)
     borders = [0]
     for share in (0.90, 0.95):
-        position = int(size * share)
-        file.seek(position)
-        ahead = file.read(min(2**20, max(4, size // 20)))
+        middle = int(size * share)
+        file.seek(middle - reach)
+        around = file.read(2 * reach)
         for mark in (DOCUMENT_END.encode(), b"\n\n", b"\n", b" "):
-            if mark in ahead:
-                position += ahead.index(mark) + len(mark)
+            place = around.find(mark, reach)
+            if place < 0:
+                place = around.rfind(mark)
+            if place >= 0:
+                borders.append(middle - reach + place + len(mark))
                 break
         else:
-            position += next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))  # not inside a character
-        borders.append(position)
+            begins = (i for i, byte in enumerate(around) if i >= reach and byte & 0xC0 != 0x80)  # of a character in UTF-8
+            borders.append(middle - reach + next(begins, 2 * reach))
     borders.append(size)
     if sorted(set(borders)) != borders:
         raise UserError(f"{source} has {size} bytes of text, too few for a training, a validation and a test part; 1,000 would do")

@@ -45,10 +45,11 @@ class CharTokenizer:
 
     def __init__(self, characters: Iterable[str], fold: bool = False, boundary: str = BOUNDARY, unknown: str | None = None) -> None:
         self.fold, self.boundary, self.unknown = fold, boundary, unknown
-        special = [boundary] if unknown is None else [boundary, unknown]
-        self.characters = [*special, *sorted(set(characters) - set(special))]
         self.unknown_id = None if unknown is None else 1
-        self.ids = {character: i for i, character in enumerate(self.characters)}
+        special = [boundary] if unknown is None else [boundary, unknown]
+        self.ordinary = sorted(set(characters) - {boundary})
+        self.characters = [*special, *self.ordinary]
+        self.ids = {boundary: self.boundary_id} | {character: i for i, character in enumerate(self.ordinary, start=len(special))}
 
     @property
     def vocab_size(self) -> int:
@@ -58,7 +59,8 @@ class CharTokenizer:
         try:
             return [self.ids[character] for character in self._form(text)]
         except KeyError as error:
-            known = "".join(self._ordinary())
+            known = "".join(character if character.isprintable() else repr(character)[1:-1] for character in self.ordinary)
+            known = known if len(known) <= 200 else known[:200] + "..."
             raise UserError(f"unknown character {error.args[0]!r} in {text[:40]!r}; the known ones are {known}") from None
 
     def encode_all(self, text: str) -> np.ndarray:
@@ -77,11 +79,8 @@ class CharTokenizer:
     def save(self, path: Path) -> None:
         """Write all that `load` needs, as JSON."""
         options = {"fold": self.fold, "boundary": self.boundary, "unknown": self.unknown}
-        description = {"kind": "char", "characters": self._ordinary(), **options}
+        description = {"kind": "char", "characters": self.ordinary, **options}
         write_text(path, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
-
-    def _ordinary(self) -> list[str]:
-        return self.characters[1 if self.unknown is None else 2 :]
 
     def _form(self, text: str) -> str:
         check_unicode(text)
@@ -92,7 +91,7 @@ class CharTokenizer:
 # Words
 
 UNKNOWN_WORD = "[UNK]"
-PIECE = r" ?\w+|[^\w]"  # a word with the blank before it, or one character that is in no word: a comma, a line end, ...
+WORD_OR_MARK = r" ?\w+|[^\w]"  # a word with the blank before it, or one character that is in no word: a comma, a line end, ...
 
 
 class WordTokenizer:
@@ -104,7 +103,7 @@ class WordTokenizer:
     unknown_id, boundary_id = 0, 1
 
     def __init__(self, pieces: list[str]) -> None:
-        self.pieces = [UNKNOWN_WORD, END_OF_TEXT, *pieces]  # neither is ever a piece of a text: PIECE would cut it up
+        self.pieces = [UNKNOWN_WORD, END_OF_TEXT, *pieces]  # neither is ever a piece of a text: WORD_OR_MARK would cut it up
         vocabulary = {piece: i for i, piece in enumerate(self.pieces)}
         self.tokenizer = word_splitter(models.WordLevel(vocabulary, unk_token=UNKNOWN_WORD))
 
@@ -146,7 +145,7 @@ class WordTokenizer:
 def word_splitter(model: models.Model) -> tokenizers.Tokenizer:
     """A tokenizer that cuts text into words and other characters, and leaves the rest to `model`."""
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(PIECE), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(WORD_OR_MARK), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 

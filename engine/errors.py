@@ -1,6 +1,7 @@
 """How a program ends when something is wrong: one line on stderr, an exit code, no traceback."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -29,6 +30,7 @@ def run_program(main: Callable[[list[str]], None]) -> None:
     program = os.path.basename(sys.argv[0])
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale says
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # not at once: temporary files go first
     try:
         main(sys.argv[1:])
         if sys.stdout:

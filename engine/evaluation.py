@@ -36,7 +36,7 @@ class Amount(NamedTuple):
 
     def bits_per_byte(self, loss: float) -> float | None:
         """A loss in nats per token as bits per byte of the text. None where tokens are unknown: their text is not told."""
-        return None if self.unknown else loss * self.tokens / math.log(2) / self.bytes
+        return None if self.unknown or not self.bytes else loss * self.tokens / math.log(2) / self.bytes
 
 
 def amount(batches: Iterable[Batch], tokenizer: Tokenizer) -> Amount:

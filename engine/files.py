@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -35,13 +35,12 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def sha256_of_files(paths: Iterable[Path | str]) -> str:
-    """The checksum of the files one after the other, read piece by piece: they may be larger than memory."""
+def sha256_of_file(path: Path | str) -> str:
+    """The checksum of a file, read piece by piece: it may be larger than memory."""
     checksum = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while piece := file.read(2**20):
-                checksum.update(piece)
+    with open(path, "rb") as file:
+        while piece := file.read(2**20):
+            checksum.update(piece)
     return checksum.hexdigest()
 
 

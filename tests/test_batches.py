@@ -222,3 +222,10 @@ def test_a_memory_map_is_read_like_an_array(tmp_path):
     mapped = StreamLoader(np.memmap(tmp_path / "train.bin", np.uint16, mode="r"), 16, 4)
     loaded = StreamLoader(tokens, 16, 4)
     assert torch.equal(next(mapped).targets, next(loaded).targets)
+
+
+def test_data_removed_while_they_are_read(tmp_path):
+    np.arange(500, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    loader = StreamLoader(np.memmap(tmp_path / "train.bin", np.uint16, mode="r"), 16, 4)
+    (tmp_path / "train.bin").unlink()
+    assert (next(loader).idx.diff() == 1).all()

@@ -1,8 +1,10 @@
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
+from conftest import ROOT
 
 from engine.errors import Stopped, UserError, nearest, run_program
 
@@ -46,3 +48,20 @@ def test_bugs_keep_their_traceback(monkeypatch):
 def test_nearest():
     assert nearest("n_layr", ["n_layer", "n_head"]) == "; did you mean n_layer?"
     assert nearest("zzz", ["n_layer"]) == ""
+
+
+def test_sigterm_cleans_up():
+    """`finally` blocks run, so that temporary files go, and the exit code is the shell's for SIGTERM."""
+    code = """
+import os, signal, sys
+from engine.errors import run_program
+def main(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        print("cleaned up")
+run_program(main)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "cleaned up\n", "")

@@ -108,6 +108,25 @@ def test_documents_are_parted_by_the_boundary_and_not_split(tmp_path):
     assert len(found) <= 40 + 2  # a boundary that ends a split begins an empty document
 
 
+@pytest.mark.parametrize("text", ["a line of text\n" * 1000 + "\n", "x" * 59_999 + "\n", "a line of text\n" * 1000 + "\0hi\n"])
+def test_no_part_is_tiny(text):
+    size = len(text)
+    for start, stop in split(io.BytesIO(text.encode()), "book").values():
+        assert stop - start >= size // 40
+
+
+def test_data_that_cannot_be_read_are_not_thrown_away(tmp_path, prose, monkeypatch):
+    data = prepare(tmp_path, prose)
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+        patch.setattr(prepared, "sha256_of_file", denied)
+        prepare(tmp_path, prose)
+    assert texts(prepared.load(data.folder)) == texts(data)
+
+
 def test_too_short(tmp_path):
     with pytest.raises(UserError, match="book has 9 bytes of text, too few"):
         prepare(tmp_path, "Sing, O M")
@@ -130,7 +149,7 @@ def test_other_options_are_other_data_and_the_same_are_found(tmp_path, prose, ca
     assert prepare(tmp_path, prose, tokenizer="char", vocab_size=9).folder == prepare(tmp_path, prose, tokenizer="char").folder
 
 
-@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "tokenizer"])
+@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "tokenizer", "meta"])
 def test_damage_is_noticed_and_mended(tmp_path, prose, capsys, damage):
     data = prepare(tmp_path, prose, tokenizer="bpe", vocab_size=300)
     expected, path = texts(data), data.folder / "train.bin"
@@ -142,6 +161,9 @@ def test_damage_is_noticed_and_mended(tmp_path, prose, capsys, damage):
         path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     elif damage == "foreign":
         path.write_bytes(path.with_name("val.bin").read_bytes())
+    elif damage == "meta":
+        path = path.with_name("meta.json")
+        path.write_text(path.read_text().replace('"opening": [', '"opening": [9999,'))
     else:
         path = path.with_name("tokenizer.json")
         path.write_text(path.read_text().replace("BPE", "WordLevel"))

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from conftest import assert_one_line, small_prose
@@ -85,7 +86,13 @@ def test_files_that_cannot_be_used(tmp_path, content, message):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [('{"text": "a"', "x.jsonl:2: not JSON"), ("[1]", "x.jsonl:2: no field 'text'"), (r'{"text": "\ud800"}', "lone surrogate")],
+    [
+        ('{"text": "a"', "x.jsonl:2: not JSON"),
+        ("[1]", "x.jsonl:2: not an object"),
+        (r'{"text": "\ud800"}', "x.jsonl:2: .*lone surrogate"),
+        ("[" * 100_000, "x.jsonl:2: not JSON"),
+        ('{"texts": "a"}', "x.jsonl:2: no field 'text'.*there are: texts"),
+    ],
 )
 def test_json_lines_that_cannot_be_used(tmp_path, line, message):
     (tmp_path / "x.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n')
@@ -98,6 +105,12 @@ def test_sources_that_are_not_there(tmp_path):
         prepare(None)
     with pytest.raises(UserError, match="--source=nowhere.txt: No such file"):
         prepare("nowhere.txt")
+    (tmp_path / "records.json").write_text('{"text": "a"}')
+    with pytest.raises(UserError, match=r"records.json: JSON lines \(.jsonl"):
+        prepare(tmp_path / "records.json")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is no regular file"):
+        prepare(tmp_path / "pipe")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UserError, match=r"holds no .txt or .md file"):
         prepare(tmp_path / "nothing")
@@ -112,3 +125,33 @@ def test_as_a_program(program, prose_file):
     assert done.returncode == 0 and "written to elsewhere" in done.stdout
     assert_one_line(program("data/text/prepare.py", "--source=a.txt", "--tokenizer=letters"), "tokenizer", "char")
     assert_one_line(program("data/text/prepare.py", f"--source={prose_file}", "--tokenizer=bpe", "--vocab_size=9"), "vocab_size=9", "257")
+
+
+def test_a_folder_below_that_cannot_be_read(tmp_path):
+    (tmp_path / "notes/secret").mkdir(parents=True)
+    (tmp_path / "notes/a.txt").write_text("text " * 300)
+    (tmp_path / "notes/secret").chmod(0)
+    if not os.access(tmp_path / "notes/secret", os.R_OK):
+        with pytest.raises(UserError, match="--source=.*notes: .*notes/secret: Permission denied"):
+            prepare(tmp_path / "notes")
+
+
+def test_a_field_means_nothing_for_plain_text(prose_file):
+    with pytest.raises(UserError, match="--field=story is for JSON lines"):
+        prepare(prose_file, field="story")
+
+
+def test_the_same_bytes_in_other_files_are_other_data(tmp_path):
+    a, b, c = (letter * 3000 for letter in "abc")
+    for folder, texts in (("one", (a + b, c)), ("two", (a, b + c))):
+        (tmp_path / folder).mkdir()
+        for i, content in enumerate(texts):
+            (tmp_path / folder / f"{i}.txt").write_text(content)
+    assert whole(prepare(tmp_path / "one")) == a + b + "|" + c
+    assert whole(prepare(tmp_path / "two")) == a + "|" + b + c
+
+
+def test_a_prepared_dir_that_cannot_be_written(tmp_path, prose_file):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write prepared data to .*file.*--prepared_dir"):
+        prepare(prose_file, prepared_dir=str(tmp_path / "file"))

@@ -105,6 +105,13 @@ def test_unknown_words_are_reported_and_bits_per_byte_are_not(config, tmp_path, 
     assert all(0 < share < 1 for share in summary["unknown"].values())
 
 
+def test_a_text_of_nothing_but_unknown_words(config, tmp_path, capsys):
+    (tmp_path / "long.txt").write_text("a" * 3000)
+    train(config, f"--source={tmp_path}/long.txt", "--tokenizer=word", "--block_size=1", "--max_steps=2")
+    summary = summary_of(tmp_path / "out/tiny_text")
+    assert summary["tokens_per_byte"]["val"] is None and summary["unknown"]["val"] == 1
+
+
 def test_sampling_needs_nothing_but_the_run_folder(config, tmp_path, prose_file, capsys):
     """The prompt is encoded with the run's own tokenizer."""
     for name in ("bpe", "word"):

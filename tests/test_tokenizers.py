@@ -13,7 +13,7 @@ from tiktoken_ext.openai_public import r50k_pat_str
 from data.tokenizers import (
     END_OF_TEXT,
     GPT2_PIECE,
-    PIECE,
+    WORD_OR_MARK,
     CharTokenizer,
     decode_documents,
     encode_documents,
@@ -93,7 +93,7 @@ def test_char_round_trips_and_shows_what_it_does_not_know(text):
     assert CHAR.decode(CHAR.encode(known)) == known
     ids = CHAR.encode_all(text)
     assert CHAR.decode(ids) == "".join(c if c in CHAR.ids else "\N{REPLACEMENT CHARACTER}" for c in text)
-    assert (ids == CHAR.unknown_id).sum() == sum(c not in CHAR.ids or c == "\N{REPLACEMENT CHARACTER}" for c in text)
+    assert (ids == CHAR.unknown_id).sum() == sum(c not in CHAR.ids for c in text)
     assert CHAR.boundary_id not in ids
 
 
@@ -121,7 +121,7 @@ def test_bpe_is_lossless_on_every_byte_string(data):
 @given(st.lists(st.sampled_from([*WORD.pieces[2:], "\n", " "])))
 def test_words_round_trip(pieces):
     text = "".join(pieces)
-    known = all(piece in WORD.pieces for piece in re.findall(PIECE, text))
+    known = all(piece in WORD.pieces for piece in re.findall(WORD_OR_MARK, text))
     assert (WORD.unknown_id in WORD.encode_all(text)) == (not known)
     if known:
         assert WORD.decode(WORD.encode(text)) == text
@@ -231,3 +231,11 @@ def test_bpe_needs_room_for_the_bytes():
 def test_min_count():
     assert train_tokenizer("word", ["one two two"], 100, 2).pieces[2:] == [" two"]
     assert train_tokenizer("word", ["one two two"], 100, 1).encode("one two two")
+
+
+def test_a_text_may_hold_the_mark_of_the_unknown():
+    tokenizer = train_tokenizer("char", ["a\N{REPLACEMENT CHARACTER}"], 3, 1)
+    assert tokenizer.encode("a\N{REPLACEMENT CHARACTER}") == [2, 3]
+    assert tokenizer.encode_all("ab").tolist() == [2, tokenizer.unknown_id]
+    with pytest.raises(UserError, match="unknown character '�'"):
+        CHAR.encode("�")

@@ -44,7 +44,8 @@ def prepare(settings: NamesSettings) -> prepared.Prepared:
     content = read_source(source, settings.year)
     options = {"split_seed": settings.split_seed}
     folder = Path(settings.prepared_dir or PREPARED) / prepared.key(sha256(content), options)
-    if data := prepared.reuse(folder, "names"):
+    shown_source = settings.source or f"data/names/{BUNDLED.name}"
+    if data := prepared.reuse(folder, "names", shown_source):
         return data
     lines = "".join(read_text(io.BytesIO(content), source)).splitlines()
     names, dropped = clean([line.strip() for line in lines])
@@ -62,7 +63,7 @@ def prepare(settings: NamesSettings) -> prepared.Prepared:
     meta = {
         "dataset": "names",
         "kind": "rows",
-        "source": settings.source or f"data/names/{BUNDLED.name}",
+        "source": shown_source,
         "source_sha256": sha256(content),
         "options": {**options, "year": settings.year},
         "opening": [tokenizer.boundary_id],

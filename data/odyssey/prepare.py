@@ -58,12 +58,14 @@ def prepare(settings: OdysseySettings) -> Prepared:
 
 def find_book(source: str | None) -> tuple[str, bytes]:
     """Where the book is, and its bytes: from --source, from ODYSSEY_TXT, from this folder, else from Project Gutenberg."""
-    for name, path in (("--source", source), ("ODYSSEY_TXT", os.environ.get("ODYSSEY_TXT")), (None, BOOK if BOOK.exists() else None)):
+    for name, path in (("--source", source), ("ODYSSEY_TXT", os.environ.get("ODYSSEY_TXT")), ("", BOOK if BOOK.exists() else None)):
         if path:
             try:
                 return shown(Path(path)), Path(path).read_bytes()
             except OSError as error:
-                raise UserError(f"{name}={path}: {error.strerror}; Project Gutenberg's eBook 1727 as plain text would do") from None
+                place = f"{name}={path}" if name else shown(BOOK)
+                raise UserError(f"{place}: {error.strerror}; Project Gutenberg's eBook 1727 as plain text would do") from None
+    print("odyssey: downloading Project Gutenberg's eBook 1727")
     content = download()
     with replacing(BOOK) as temporary:
         temporary.write_bytes(content)
@@ -80,10 +82,10 @@ def download() -> bytes:
                 narrative("".join(read_text(io.BytesIO(content), address)), address, footnotes=True)
                 return content
             except (OSError, HTTPException, UserError) as error:
-                reason = getattr(error, "reason", None) or error
-                tqdm.write(f"odyssey: {address}: {reason}", file=sys.stderr)
+                reason = error if isinstance(error, UserError) else f"{address}: {getattr(error, 'reason', error)}"
     raise UserError(
-        f"the Odyssey cannot be downloaded; get {ADDRESSES[0]} some other way and save it as {shown(BOOK)}, or give its place with --source"
+        f"the Odyssey cannot be downloaded ({reason}); get {ADDRESSES[0]} some other way and save it as {shown(BOOK)}, "
+        "or give its place with --source"
     )
 
 

@@ -8,6 +8,7 @@ Files may be larger than memory. train.py calls `prepare` by itself when there i
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from data.prepared import Prepared  # noqa: E402
 from data.stream import DOCUMENT_END, prepare_stream  # noqa: E402
 from data.tokenizers import check_unicode  # noqa: E402
 from engine.errors import UserError, run_program  # noqa: E402
-from engine.files import read_text, sha256_of_files  # noqa: E402
+from engine.files import read_text, sha256, sha256_of_file  # noqa: E402
 
 PREPARED = HERE / "prepared"
 TEXT_FILES = (".txt", ".md")
@@ -37,13 +38,15 @@ def prepare(settings: TextSettings) -> Prepared:
     if settings.source is None:
         raise UserError("--source is missing: a text file, a folder of .txt and .md files, or JSON lines, as in --source=mybook.txt")
     files = files_of(Path(settings.source))
-    options = {"field": settings.field} if files[0].suffix in JSON_LINES else {}
+    options = {"field": settings.field} if is_json_lines(files[0]) else {}
+    if not options and settings.field != TextSettings.field:
+        raise UserError(f"--field={settings.field} is for JSON lines ({' or '.join(JSON_LINES)}), and {settings.source} is none")
     return prepare_stream(
         "text",
         Path(settings.prepared_dir or PREPARED),
         settings.source,
-        sha256_of_files(files),
-        {**options, "files": len(files)},
+        sha256(" ".join(sha256_of_file(path) for path in files).encode()),
+        options,
         settings,
         lambda: documents(files, settings.field),
     )
@@ -51,16 +54,31 @@ def prepare(settings: TextSettings) -> Prepared:
 
 def files_of(source: Path) -> list[Path]:
     """The files to read: the source itself, or the texts below it when it is a folder."""
+
+    def give_up(error: OSError) -> None:
+        place = f"--source={source}" if error.filename == str(source) else f"--source={source}: {error.filename}"
+        raise UserError(f"{place}: {error.strerror}; a text file, a folder of them or JSON lines would do")
+
     try:
         if not source.is_dir():
+            if source.exists() and not source.is_file():
+                raise UserError(f"--source={source} is no regular file; save the text to one")
             with open(source, "rb"):
-                return [source]
-        files = [path for path in sorted(source.rglob("*")) if path.suffix in TEXT_FILES and path.is_file()]
+                pass
+            if source.suffix.lower() == ".json":
+                raise UserError(f"--source={source}: JSON lines (.jsonl, one object a line) would do, JSON as a whole is not read")
+            return [source]
     except OSError as error:
-        raise UserError(f"--source={source}: {error.strerror}; a text file, a folder of them or JSON lines would do") from None
+        give_up(error)
+    found = [Path(folder) / name for folder, _, names in os.walk(source, onerror=give_up) for name in names]
+    files = sorted(path for path in found if path.suffix.lower() in TEXT_FILES)
     if not files:
         raise UserError(f"--source={source}: the folder holds no {' or '.join(TEXT_FILES)} file")
     return files
+
+
+def is_json_lines(path: Path) -> bool:
+    return path.suffix.lower() in JSON_LINES
 
 
 def documents(files: list[Path], field: str) -> Iterator[str]:
@@ -69,7 +87,7 @@ def documents(files: list[Path], field: str) -> Iterator[str]:
     for path in files:
         with open(path, "rb") as file:
             pieces = read_text(file, path)
-            for document in json_lines(pieces, path, field) if path.suffix in JSON_LINES else [pieces]:
+            for document in json_lines(pieces, path, field) if is_json_lines(path) else [pieces]:
                 begun = False
                 for piece in filter(None, document):
                     if some and not begun:
@@ -87,16 +105,20 @@ def json_lines(pieces: Iterator[str], path: Path, field: str) -> Iterator[list[s
             continue
         try:
             record = json.loads(line)
-            text = record[field]
-            if not isinstance(text, str):
-                raise UserError(f"{path}:{number}: {field} is of type {type(text).__name__}, not a text")
-            check_unicode(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number}: not JSON ({error}); one object a line would do") from None
-        except (KeyError, TypeError):
-            there = list(record) if isinstance(record, dict) else []
-            raise UserError(f"{path}:{number}: no field {field!r}; choose one with --field; there are: {', '.join(there)}") from None
-        yield [text.replace(DOCUMENT_END, "").replace("\r\n", "\n")]
+        if not isinstance(record, dict):
+            raise UserError(f"{path}:{number}: not an object; one object a line would do")
+        if field not in record:
+            raise UserError(f"{path}:{number}: no field {field!r}; choose one with --field; there are: {', '.join(record)}")
+        text = record[field]
+        if not isinstance(text, str):
+            raise UserError(f"{path}:{number}: {field} is of type {type(text).__name__}, not a text")
+        try:
+            check_unicode(text)
+        except UserError as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+        yield [text.replace(DOCUMENT_END, "").replace("\r\n", "\n").replace("\r", "\n")]
 
 
 def lines_of(pieces: Iterator[str]) -> Iterator[str]:
