@@ -3,6 +3,7 @@
     python train.py config/names.py                          prepare the data, train, evaluate, print new names
     python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
     python train.py config/names.py --resume                 go on where a stopped run left off
+    python train.py config/text.py --source=mybook.txt       a text of your own
 
 Without a config it lists those there are.
 """

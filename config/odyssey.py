@@ -1,9 +1,9 @@
-"""The Odyssey, a token a character."""
+"""The Odyssey, a token a character: the best of the three tokenizers, in less than ten minutes on two CPU cores."""
 
 dataset = "odyssey"
 tokenizer = "char"
 
-# the model: 800,000 parameters
+# the model: 798,000 parameters
 block_size = 128
 n_layer = 4
 n_head = 4
@@ -15,16 +15,16 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training
-dropout = 0.1
+# the training: the book eight times over
+dropout = 0.05
 attention_dropout = 0.0
-batch_size = 16
-max_steps = 2000
+batch_size = 8
+max_steps = 4500
 optimizer = "muon"
 learning_rate = 1e-2
-warmup_steps = 100
+warmup_steps = 200
 schedule = "linear"
-eval_interval = 500
+eval_interval = 750
 eval_tokens = 100_000
 
 # the page at the end

@@ -1,9 +1,9 @@
-"""The Odyssey, a token a character."""
+"""The Odyssey, a token a character, in about four minutes on two CPU cores."""
 
 dataset = "odyssey"
 tokenizer = "char"
 
-# the model: 800,000 parameters
+# the model: 798,000 parameters
 block_size = 128
 n_layer = 4
 n_head = 4
@@ -15,14 +15,14 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training
-dropout = 0.1
+# the training: the book not quite four times over
+dropout = 0.05
 attention_dropout = 0.0
-batch_size = 16
+batch_size = 8
 max_steps = 2000
 optimizer = "muon"
 learning_rate = 1e-2
-warmup_steps = 100
+warmup_steps = 200
 schedule = "linear"
 eval_interval = 500
 eval_tokens = 100_000

@@ -1,10 +1,10 @@
-"""The Odyssey, a token a word."""
+"""The Odyssey, a token a word, in about four minutes on two CPU cores."""
 
 dataset = "odyssey"
 tokenizer = "word"
 vocab_size = 8192
 
-# the model: 800,000 parameters
+# the model: 1,386,000 parameters, nearly half of them in the table of 4,641 tokens
 block_size = 128
 n_layer = 4
 n_head = 4
@@ -16,16 +16,16 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training
-dropout = 0.1
+# the training: the book seven times over
+dropout = 0.2
 attention_dropout = 0.0
-batch_size = 16
-max_steps = 2000
+batch_size = 8
+max_steps = 1000
 optimizer = "muon"
 learning_rate = 1e-2
 warmup_steps = 100
 schedule = "linear"
-eval_interval = 500
+eval_interval = 250
 eval_tokens = 100_000
 
 # the page at the end

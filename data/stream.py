@@ -91,29 +91,27 @@ def write_clean(file: BinaryIO, texts: Iterable[str]) -> int:
 
 
 def split(file: BinaryIO, source: str) -> dict[str, tuple[int, int]]:
-    """Byte ranges of the first 90 %, the next 5 % and the rest, each border moved to where a document ends, else a paragraph, a
-    line or a word: the next such place, else the last one before, but never further than a fortieth of the text."""
+    """Byte ranges of the first 90 %, the next 5 % and the last 5 % of the text, their borders moved to natural ones."""
     size = file.seek(0, 2)
-    reach = min(2**20, size // 40)
-    borders = [0]
-    for share in (0.90, 0.95):
-        middle = int(size * share)
-        file.seek(middle - reach)
-        around = file.read(2 * reach)
-        for mark in (DOCUMENT_END.encode(), b"\n\n", b"\n", b" "):
-            place = around.find(mark, reach)
-            if place < 0:
-                place = around.rfind(mark)
-            if place >= 0:
-                borders.append(middle - reach + place + len(mark))
-                break
-        else:
-            begins = (i for i, byte in enumerate(around) if i >= reach and byte & 0xC0 != 0x80)  # of a character in UTF-8
-            borders.append(middle - reach + next(begins, 2 * reach))
-    borders.append(size)
+    borders = [0, *(border(file, int(size * share), min(2**20, size // 40)) for share in (0.90, 0.95)), size]
     if sorted(set(borders)) != borders:
         raise UserError(f"{source} has {size} bytes of text, too few for a training, a validation and a test part; 1,000 would do")
     return {part: (borders[i], borders[i + 1]) for i, part in enumerate(prepared.SPLITS)}
+
+
+def border(file: BinaryIO, middle: int, reach: int) -> int:
+    """The place to cut near the byte `middle`, at most `reach` away: where a document ends, else a paragraph, a line, a word or
+    a character. Of several the first after the middle, else the last before it."""
+    file.seek(middle - reach)
+    around = file.read(2 * reach)
+    for mark in (DOCUMENT_END.encode(), b"\n\n", b"\n", b" "):
+        place = around.find(mark, reach)
+        if place < 0:
+            place = around.rfind(mark)
+        if place >= 0:
+            return middle - reach + place + len(mark)
+    begins = (i for i in range(reach, 2 * reach) if around[i] & 0xC0 != 0x80)  # of a character in UTF-8
+    return middle - reach + next(begins, 2 * reach)
 
 
 def pieces(file: BinaryIO, start: int, stop: int) -> Iterator[str]:
