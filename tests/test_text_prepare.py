@@ -69,8 +69,8 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no text in"),
-        (b"\xef\xbb\xbf", "no text in"),
+        (b"", "text has 0 bytes of text, too few"),
+        (b"\xef\xbb\xbf", "text has 0 bytes of text"),
         (b"abc", "3 bytes of text, too few"),
         (b"abc\0def" * 100, "binary.*line 1"),
         (("abc\n" * 90).encode("utf-16"), "UTF-8|UTF-16"),

@@ -10,7 +10,7 @@ Files may be larger than memory. train.py calls `prepare` by itself when there i
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -48,7 +48,7 @@ def prepare(settings: TextSettings) -> Prepared:
         sha256(" ".join(sha256_of_file(path) for path in files).encode()),
         options,
         settings,
-        lambda: documents(files, settings.field),
+        lambda: joined(documents(files, settings.field)),
     )
 
 
@@ -81,21 +81,25 @@ def is_json_lines(path: Path) -> bool:
     return path.suffix.lower() in JSON_LINES
 
 
-def documents(files: list[Path], field: str) -> Iterator[str]:
-    """The text of all files, piece by piece, with DOCUMENT_END between documents. Raises UserError when there is none."""
-    some = False
+def documents(files: list[Path], field: str) -> Iterator[Iterable[str]]:
+    """The texts in these files, each in pieces."""
     for path in files:
         with open(path, "rb") as file:
             pieces = read_text(file, path)
-            for document in json_lines(pieces, path, field) if is_json_lines(path) else [pieces]:
-                begun = False
-                for piece in filter(None, document):
-                    if some and not begun:
-                        yield DOCUMENT_END
-                    some = begun = True
-                    yield piece
-    if not some:
-        raise UserError(f"--source: there is no text in {', '.join(map(str, files[:3]))}")
+            if is_json_lines(path):
+                yield from json_lines(pieces, path, field)
+            else:
+                yield pieces
+
+
+def joined(documents: Iterable[Iterable[str]]) -> Iterator[str]:
+    """One text, in pieces, with DOCUMENT_END between those documents that are not empty."""
+    before = ""
+    for document in documents:
+        begun = False
+        for piece in filter(None, document):
+            yield piece if begun else before + piece
+            begun, before = True, DOCUMENT_END
 
 
 def json_lines(pieces: Iterator[str], path: Path, field: str) -> Iterator[list[str]]:
