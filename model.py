@@ -28,8 +28,9 @@ class GPTConfig:
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
-    dropout: float = 0.0  # on the embeddings and on what each branch adds to the residual stream
+    dropout: float = 0.0  # on what each branch adds to the residual stream
     attention_dropout: float | None = None  # on the attention weights; None: the same as dropout, as in GPT-2
+    embedding_dropout: float | None = None  # on the embeddings; None: the same as dropout, as in GPT-2
     bias: bool = True  # in the linear layers and LayerNorms
     attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers; may be changed on a live model
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -49,7 +50,7 @@ class GPTConfig:
             pairs = ", an even number of channels a head for rotary positions" if self.position == "rotary" else ""
             fit = max(step, self.n_embd // step * step)
             raise ValueError(f"n_embd={self.n_embd} does not divide by n_head={self.n_head}{pairs}; n_embd={fit} would fit")
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         for name, known in (
@@ -248,7 +249,7 @@ class GPT(nn.Module):
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(rows, config.n_embd),
-                "drop": nn.Dropout(config.dropout),
+                "drop": nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout),
                 "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
                 "ln_f": make_norm(config),
             }

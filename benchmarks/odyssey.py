@@ -38,11 +38,11 @@ class TableSettings:
 def main(arguments: list[str]) -> None:
     settings = parse(TableSettings, arguments, description=__doc__)
     folders = {config: train(config, Path(settings.out_dir).resolve()) for config in CONFIGS}
+    texts = parts()
     print("\n| config | tokens | tokens/byte | parameters | loss: train | validation | test | bits/byte: validation | test | seconds |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for config, folder in folders.items():
         print(row(config, folder))
-    texts = parts()
     for name, compress in COMPRESSORS.items():
         bits = {part: bits_per_byte(compress, texts["train"], texts[part]) for part in ("val", "test")}
         print(f"| `{name}` | | | | | | | {bits['val']:.3f} | {bits['test']:.3f} | |")
@@ -80,9 +80,10 @@ def shown_bits(summary: dict, part: str) -> str:
 
 
 def sampled_line(folder: Path) -> str:
-    """The longest line of the last short sample."""
+    """The last whole line of the last short sample."""
     last = (folder / "samples.txt").read_text(encoding="utf-8").rstrip("\n").rpartition("validation loss")[2]
-    return max((line.strip() for line in last.split("\n")[1:]), key=len)
+    lines = [line.strip() for line in last.split("\n")[1:-1] if line.strip()]
+    return lines[-1]
 
 
 def parts() -> dict[str, bytes]:

@@ -1,12 +1,13 @@
-"""The Odyssey, a token a character: the best of the three tokenizers, in less than ten minutes on two CPU cores."""
+"""The Odyssey in a few byte pairs, between characters and words: the best of them, in eight minutes on two CPU cores."""
 
 dataset = "odyssey"
-tokenizer = "char"
+tokenizer = "bpe"
+vocab_size = 512
 
-# the model: 798,000 parameters
+# the model: 853,000 parameters
 block_size = 128
 n_layer = 4
-n_head = 4
+n_head = 2
 n_embd = 128
 norm = "rmsnorm"
 position = "rotary"
@@ -15,18 +16,20 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: the book eight times over
-dropout = 0.05
+# the training: the book sixteen times over, which takes much dropout
+dropout = 0.2
 attention_dropout = 0.0
+embedding_dropout = 0.0
 batch_size = 8
-max_steps = 4500
+max_steps = 4000
 optimizer = "muon"
-learning_rate = 1e-2
+learning_rate = 6e-3
 warmup_steps = 200
 schedule = "linear"
-eval_interval = 750
+eval_interval = 500
 eval_tokens = 100_000
 
 # the page at the end
 num_samples = 1
-max_new_tokens = 1500
+temperature = 0.8
+max_new_tokens = 700

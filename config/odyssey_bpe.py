@@ -7,7 +7,7 @@ vocab_size = 1024
 # the model: 919,000 parameters
 block_size = 128
 n_layer = 4
-n_head = 4
+n_head = 2
 n_embd = 128
 norm = "rmsnorm"
 position = "rotary"
@@ -17,12 +17,13 @@ bias = False
 init = "fan_in"
 
 # the training: the book ten times over
-dropout = 0.15
+dropout = 0.2
 attention_dropout = 0.0
+embedding_dropout = 0.0
 batch_size = 8
 max_steps = 2000
 optimizer = "muon"
-learning_rate = 1e-2
+learning_rate = 7e-3
 warmup_steps = 200
 schedule = "linear"
 eval_interval = 500
@@ -30,4 +31,5 @@ eval_tokens = 100_000
 
 # the page at the end
 num_samples = 1
+temperature = 0.8
 max_new_tokens = 500

@@ -122,9 +122,11 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     n_embd: Annotated[int, Range(1)] = 128
     """Channels of a token, a multiple of n_head."""
     dropout: Annotated[float, Range(0, 1, below_high=True)] = 0.0
-    """Share of activations set to zero in training, on the embeddings and on what each branch adds."""
+    """Share of activations set to zero in training, of what each branch adds."""
     attention_dropout: Annotated[float | None, Range(0, 1, below_high=True)] = None
     """The same for the attention weights; None: as dropout."""
+    embedding_dropout: Annotated[float | None, Range(0, 1, below_high=True)] = None
+    """The same for the embeddings; None: as dropout."""
     bias: bool = True
     """Biases in the linear layers and LayerNorms."""
     attention: Literal["fused", "manual"] = "fused"

@@ -7,7 +7,7 @@ vocab_size = 1024
 # the model: 919,000 parameters
 block_size = 128
 n_layer = 4
-n_head = 4
+n_head = 2
 n_embd = 128
 norm = "rmsnorm"
 position = "rotary"
@@ -19,10 +19,11 @@ init = "fan_in"
 # the training, until it learns no more
 dropout = 0.15
 attention_dropout = 0.0
+embedding_dropout = 0.0
 batch_size = 8
 max_steps = 3000
 optimizer = "muon"
-learning_rate = 1e-2
+learning_rate = 7e-3
 warmup_steps = 200
 schedule = "linear"
 eval_interval = 100
@@ -31,4 +32,5 @@ eval_tokens = 100_000
 
 # the page at the end
 num_samples = 1
+temperature = 0.8
 max_new_tokens = 500

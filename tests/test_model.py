@@ -129,6 +129,14 @@ def test_dropout_is_off_in_eval_and_on_in_training(attention):
     assert not torch.equal(plain(idx, idx)[0], plain(idx, idx)[0])
 
 
+def test_embeddings_may_have_a_dropout_of_their_own():
+    torch.manual_seed(0)
+    for rate in (None, 0.0, 0.25):
+        model = make(GPT2, dropout=0.5, embedding_dropout=rate).train()
+        kept = (model.transformer.drop(torch.ones(100, 100)) != 0).double().mean().item()
+        assert kept == pytest.approx(1 - (0.5 if rate is None else rate), abs=0.03)
+
+
 @ATTENTION
 def test_attention_dropout_keeps_the_mean(attention):
     torch.manual_seed(0)
@@ -227,6 +235,7 @@ def test_ids_and_lengths_that_do_not_fit(config, idx, targets, message):
         ({"vocab_size": 0}, "vocab_size=0"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
+        ({"embedding_dropout": 1.5}, "embedding_dropout=1.5"),
         ({"norm": "batchnorm"}, "norm='batchnorm'.*rmsnorm"),
         ({"n_embd": 18, "n_head": 6, "position": "rotary"}, "n_embd=18.*n_embd=12 would fit"),
     ],
