@@ -4,37 +4,40 @@
     python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
     python train.py config/names.py --resume                 go on where a stopped run left off
     python train.py config/text.py --source=mybook.txt       a text of your own
+    torchrun --standalone --nproc_per_node=4 train.py config/names.py   four processes share every batch
 
 Without a config it lists those there are.
 """
 
+import copy
 import importlib
 import math
-import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from tqdm import tqdm
 
 from config.command_line import settings_for_training
 from config.settings import Settings
-from data.batches import RowLoader, StreamLoader
+from data.batches import Ahead, RowLoader, StreamLoader
 from data.prepared import Prepared
 from data.tokenizers import decode_documents
 from engine import checkpoint
-from engine.device import autocast, pick_device, pick_dtype
+from engine.device import Machine, autocast, eager, peak_memory, pick_machine, set_up, try_to_compile
 from engine.errors import Stopped, UserError, run_program
 from engine.evaluation import amount, evaluate
 from engine.files import write_text
 from engine.generation import continuations, only_new, page
 from engine.logs import Log, plot_loss, write_summary
-from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate
+from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
+from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
 from model import GPT
 
@@ -59,22 +62,34 @@ class Run:
 
     settings: Settings
     folder: Path
+    world: World  # the processes that share the work
+    machine: Machine
     data: Prepared
-    loaders: dict[str, RowLoader | StreamLoader]  # by split
-    device: torch.device
-    dtype: torch.dtype
+    loaders: dict[str, RowLoader | StreamLoader | Ahead]  # by split
     model: GPT
-    forward: Callable  # the model, or the compiled one with the same weights
+    average: GPT | None  # of the weights over the steps, if there is to be one
+    forward: Callable  # the model, or a compiled or distributed one with the same weights
     optimizers: list[torch.optim.Optimizer]
-    progress: Progress
-    log: Log
+    scaler: torch.amp.GradScaler  # lifts the gradients of float16 above its smallest number; does nothing for other types
     began: float  # what time.perf_counter() would have said had all sessions been one
+    lock: FileLock | None = None
+    progress: Progress = field(default_factory=Progress)
+    log: Log | None = None
+    unread: list[tuple[int, dict, torch.Tensor]] = field(default_factory=list)  # step, place in the data and loss, since the last look
+
+    @property
+    def best(self) -> GPT:
+        """The model that is evaluated, kept and sampled from."""
+        return self.average or self.model
 
 
 def main(arguments: list[str]) -> None:
     run = start(settings_for_training(arguments, __doc__))
-    loop(run)
-    finish(run)
+    try:
+        loop(run)
+        finish(run)
+    finally:
+        close(run)
 
 
 def start(settings: Settings) -> Run:
@@ -84,48 +99,87 @@ def start(settings: Settings) -> Run:
         raise UserError(
             f"run={settings.run!r} must be a plain name of letters, digits, blanks, . - and _; --out_dir chooses the folder it stands in"
         )
-    device = pick_device(settings.device)
-    dtype = pick_dtype(settings.dtype, device)
     settings.check_data_options()
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
-    data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
-    loaders = {split: make_loader(split, data, settings) for split in data.tokens}
-
-    torch.manual_seed(settings.seed)
-    model = GPT(settings.model_config(data.tokenizer.vocab_size)).to(device)
-    optimizers = make_optimizers(model, settings)
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    print(f"model: {model.num_parameters():,} parameters, on {device} in {str(dtype).removeprefix('torch.')}{threads}")
-
+    world = join_world()
+    with world.one_first():
+        data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
+    config = settings.model_config(data.tokenizer.vocab_size)
     folder = Path(settings.out_dir) / (settings.run or settings.dataset)
-    progress = Progress()
     if settings.resume:
         checkpoint.check_resume(folder, settings, data.meta)
-        progress = load_state(folder, model, optimizers, loaders["train"])
-        checkpoint.remove_leftovers(folder)
-        print(f"resume: {folder} at step {progress.step}")
-    else:
-        checkpoint.make_run_folder(folder)
-    data.tokenizer.save(folder / "tokenizer.json")
-    if data.meta["kind"] == "rows":
-        write_text(folder / "seen.txt", "\n".join(decode_documents(data.tokens["train"], data.tokenizer)) + "\n")
-    checkpoint.save_settings(folder, settings, model.config, data.meta)
-    log = Log(folder, up_to_step=progress.step)
-    forward = torch.compile(model) if settings.compile else model
-    return Run(settings, folder, data, loaders, device, dtype, model, forward, optimizers, progress, log, began - progress.wall_seconds)
+    before = checkpoint.ran_before(folder) if settings.resume else {}
+    machine = set_up(world.of_first(lambda: pick_machine(settings, config, before)), world)
+    loaders = {split: make_loader(split, data, settings, machine, world) for split in data.tokens}
+
+    torch.manual_seed(settings.seed)
+    model = GPT(config).to(machine.device)
+    model.config.attention = machine.attention
+    average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
+    print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
+    if average and settings.shard:
+        share(average, world, machine.device, shard=True)
+    forward = share(model, world, machine.device, settings.shard)
+    forward = try_to_compile(forward, model, machine, loaders["train"])
+    for note in machine.notes:
+        print(f"note: {note}")
+    optimizers = make_optimizers(model, settings, machine.dtype)
+    scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
+    if world.rank:
+        torch.manual_seed(settings.seed + world.rank)  # for its dropout
+    run = Run(settings, folder, world, machine, data, loaders, model, average, forward, optimizers, scaler, began)
+    open_folder(run)
+    return run
 
 
-def make_loader(split: str, data: Prepared, settings: Settings) -> RowLoader | StreamLoader:
+def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine, world: World) -> RowLoader | StreamLoader | Ahead:
     """The batches of one split."""
-    tokens = data.tokens[split]
+    tokens, part = data.tokens[split], (world.rank, world.size) if split == "train" else (0, 1)
     if data.meta["kind"] == "stream":
         block_size = settings.block_size if split == "train" else min(settings.block_size, len(tokens) - 1)
-        return StreamLoader(tokens, block_size, settings.batch_size, settings.seed)
-    loader = RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed)
-    rows = len(loader.batches[0])
-    if split == "train" and len(loader.batches) == 1 and rows < settings.batch_size:
-        print(f"note: the whole training split is one batch of {rows} rows, fewer than batch_size={settings.batch_size}")
-    return loader
+        loader = StreamLoader(tokens, block_size, settings.batch_size, settings.seed, part)
+    else:
+        one_shape = machine.compile and split == "train"
+        loader = RowLoader(tokens, data.tokenizer.boundary_id, settings.block_size, settings.batch_size, settings.seed, one_shape, part)
+        rows = len(loader.batches[0])
+        if split == "train" and len(loader.batches) == 1 and rows < settings.batch_size:
+            print(f"note: the whole training split is one batch of {rows} rows, fewer than batch_size={settings.batch_size}")
+    return Ahead(loader) if split == "train" and machine.device.type == "cuda" else loader
+
+
+def open_folder(run: Run) -> None:
+    """Make the run folder, or bring the run to where the last checkpoint in it left off. The first process alone writes."""
+    folder, settings = run.folder, run.settings
+    if run.world.rank == 0:
+        run.lock = checkpoint.lock(folder)
+    if settings.resume:
+        load_state(run)
+        print(f"resume: {folder} at step {run.progress.step}")
+    if run.world.rank == 0:
+        if settings.resume:
+            checkpoint.remove_leftovers(folder)
+        else:
+            if run.lock:
+                run.lock.release()  # the older run is over: it may be moved
+            checkpoint.make_run_folder(folder)
+            run.lock = checkpoint.lock(folder)
+        run.data.tokenizer.save(folder / "tokenizer.json")
+        if run.data.meta["kind"] == "rows":
+            write_text(folder / "seen.txt", "\n".join(decode_documents(run.data.tokens["train"], run.data.tokenizer)) + "\n")
+        ran = {**run.machine.decided(), "processes": run.world.size}
+        config = replace(run.model.config, attention=settings.model_config(vocab_size=1).attention)
+        checkpoint.save_settings(folder, settings, config, run.data.meta, ran, run.progress.step)
+        run.log = Log(folder, run.progress.step, settings)
+    run.began -= run.progress.wall_seconds
+
+
+def close(run: Run) -> None:
+    """Let go of what other processes wait for."""
+    if run.log:
+        run.log.close()
+    if run.lock:
+        run.lock.release()
+    leave_world()
 
 
 def loop(run: Run) -> None:
@@ -134,141 +188,210 @@ def loop(run: Run) -> None:
     Raises Stopped after Ctrl-C or SIGTERM, with everything saved.
     """
     settings, progress = run.settings, run.progress
-    bar = tqdm(total=settings.max_steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=None)
+    silent = True if run.world.rank else None  # None: where there is no terminal
+    bar = tqdm(total=settings.max_steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=silent)
+    since = (progress.n_targets, progress.seconds)  # of the last row of the log
     with StopRequest() as stop, bar:
         while progress.step < settings.max_steps and not (settings.patience and progress.no_better >= settings.patience):
             began = time.perf_counter()
             row = training_step(run)
+            stopping = run.world.highest(stop.signum or 0)  # a signal may reach one process a step before another
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
-            logging = evaluating or progress.step % settings.log_interval == 0 or progress.step == 1
+            logging = evaluating or stopping or progress.step % settings.log_interval == 0 or progress.step == 1
             if logging:
-                row["train_loss"] = finite(row["train_loss"], "loss", progress)  # on a GPU, the only wait for it
+                row["train_loss"] = read_losses(run)  # on a GPU, the only wait for it
                 row["grad_norm"] = float(row["grad_norm"])
             progress.seconds += time.perf_counter() - began
+            if logging:
+                speed = (progress.n_targets - since[0]) / (progress.seconds - since[1])
+                since = (progress.n_targets, progress.seconds)
+                row |= {"tokens_per_second": round(speed, 1), "mfu": round(utilization(run, speed), 4)}
+                bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {speed:,.0f} tokens/s, MFU {row['mfu']:.1%}")
             if evaluating:
                 row["val_loss"] = evaluate_and_save(run)
-            if logging:
+            if run.log and (evaluating or progress.step % settings.log_interval == 0 or progress.step == 1):
                 run.log.add(**row)
-                bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {progress.n_targets / progress.seconds:,.0f} tokens/s")
-            if evaluating:
+            if stopping and progress.best_step == 0:
+                save_weights(run)  # not evaluated yet, but better than none
+            if evaluating or stopping:
                 save_state(run)
             bar.update(1)
-            if stop.signum is not None:
-                if progress.best_step == 0:
-                    checkpoint.save_weights(run.folder, run.model)  # not evaluated yet, but better than none
-                save_state(run)
+            if stopping:
                 bar.write(f"stopped at step {progress.step}; to go on, give the same command with --resume")
-                raise Stopped(stop.signum)
+                raise Stopped(stopping)
         if progress.evaluated < progress.step:  # resumed with a max_steps that lay behind it
-            run.log.add(step=progress.step, epoch=run.loaders["train"].epoch, val_loss=evaluate_and_save(run))
+            row = {"step": progress.step, "epoch": run.loaders["train"].epoch, "val_loss": evaluate_and_save(run)}
+            if run.log:
+                run.log.add(**row)
             save_state(run)
 
 
 def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     """One update of the weights, from grad_accum batches. Returns the row for the log."""
-    settings, progress = run.settings, run.progress
+    settings, progress, machine = run.settings, run.progress, run.machine
     run.model.train()
     learning_rate = learning_rate_at(progress.step, settings)
     set_learning_rate(run.optimizers, learning_rate)
+    place = run.loaders["train"].state_dict()
     batches = [next(run.loaders["train"]) for _ in range(settings.grad_accum)]
-    n_targets = sum(batch.n_targets for batch in batches)
-    step_loss = torch.zeros((), device=run.device)  # mean over all targets of the step
+    n_targets = sum(batch.n_all for batch in batches)
+    step_loss = torch.zeros((), device=machine.device)  # mean over all targets of the step, this process's share of it
     for batch in batches:
-        batch = batch.to(run.device)
-        with autocast(run.device, run.dtype):
+        batch = batch.to(machine.device)
+        with autocast(machine.device, machine.dtype):
             _, loss = run.forward(batch.idx, batch.targets, batch.positions)
         loss = loss * (batch.n_targets / n_targets)  # so that the gradients add up to that of one large batch
-        loss.backward()
+        run.scaler.scale(loss * run.world.size).backward()  # the processes' gradients are averaged, not added
         step_loss += loss.detach()
+    for optimizer in run.optimizers:
+        run.scaler.unscale_(optimizer)
     grad_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip or math.inf)
     for optimizer in run.optimizers:
-        optimizer.step()
+        run.scaler.step(optimizer)
         optimizer.zero_grad()
+    run.scaler.update()
+    if run.average:
+        update_average(run.average, run.model, settings.ema, progress.step)
     progress.step += 1
     progress.n_targets += n_targets
+    run.unread.append((progress.step, place, step_loss))
     return {
         "step": progress.step,
         "epoch": run.loaders["train"].epoch,
         "train_loss": step_loss,
         "learning_rate": learning_rate,
-        "grad_norm": grad_norm,
+        "grad_norm": whole(grad_norm),
     }
+
+
+def read_losses(run: Run) -> float:
+    """The loss of the last step. Raises UserError, naming step and batch, if one since the last look is no number any more."""
+    losses = torch.stack([loss for _, _, loss in run.unread])
+    run.world.add_up(losses)
+    values = losses.tolist()
+    for (step, place, _), loss in zip(run.unread, values, strict=True):
+        batch = f"batch {place['batch'] + 1}" + (f" of epoch {place['epoch']}" if "epoch" in place else "")
+        finite(loss, f"loss is {loss} at step {step}, on {batch}", run.progress)
+    run.unread.clear()
+    return values[-1]
+
+
+def finite(loss: float, sentence: str, progress: Progress) -> float:
+    """The loss. Raises UserError, with the sentence, for one that is no number any more."""
+    if not math.isfinite(loss):
+        kept = f"; the checkpoint of step {progress.evaluated} is kept" if progress.evaluated else ""
+        raise UserError(f"the {sentence}: a lower --learning_rate would help{kept}")
+    return loss
+
+
+def utilization(run: Run, tokens_per_second: float) -> float:
+    """MFU: the share of the machine's fastest matrix products that so many tokens a second take (Chowdhery et al. 2022)."""
+    return tokens_per_second * run.model.flops_per_token() / (run.machine.peak * run.world.size)
 
 
 def evaluate_and_save(run: Run) -> float:
     """The loss on the whole validation split; the weights are kept if it is the best so far. Shows and stores a few samples."""
     progress = run.progress
-    batches = run.loaders["val"].once(run.settings.eval_tokens)
-    loss = finite(evaluate(run.model, batches, run.device, run.dtype), "validation loss", progress)
+    loss = finite(loss := evaluate_split(run, "val"), f"validation loss is {loss} at step {progress.step}", progress)
     progress.evaluated = progress.step
     if loss < progress.best_loss:
         progress.best_loss, progress.best_step, progress.no_better = loss, progress.step, 0
-        checkpoint.save_weights(run.folder, run.model)
+        save_weights(run)
     else:
         progress.no_better += 1
-    samples = short_samples(run)
-    with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
-        file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
-    best = "*" if progress.no_better == 0 else " "
-    shown = " ".join(" ".join(samples).split())  # on one line
-    tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {shown[:60]}")
+    if samples := short_samples(run):
+        with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
+            file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
+        best = "*" if progress.no_better == 0 else " "
+        shown = " ".join(" ".join(samples).split())  # on one line
+        tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {shown[:60]}")
     return loss
+
+
+def evaluate_split(run: Run, split: str) -> float:
+    """The loss of the best weights so far on one split. Sharded processes go through it together, others share it out."""
+    world = World() if run.settings.shard else run.world
+    with eager():
+        return evaluate(run.best, run.loaders[split].once(run.settings.eval_tokens), run.machine.device, run.machine.dtype, world)
 
 
 def short_samples(run: Run) -> list[str]:
-    """A few names, or the beginning of a text: enough to see how the model is doing."""
+    """A few names, or the beginning of a text: enough to see how the model is doing. None in processes that do not write."""
     count, settings = 5, run.settings
     if run.data.meta["kind"] == "stream":
         count, settings = 1, replace(settings, max_new_tokens=min(settings.block_size, 200))
-    texts = continuations(run.model, run.data.tokenizer, replace(settings, num_samples=count), run.data.meta["opening"])
-    return list(islice(texts, count))
+    return sampled(run, replace(settings, num_samples=count))
 
 
-def finite(loss: float | torch.Tensor, name: str, progress: Progress) -> float:
-    """The loss as a number. Raises UserError for one that is no number any more."""
-    loss = float(loss)
-    if not math.isfinite(loss):
-        kept = f"; the checkpoint of step {progress.evaluated} is kept" if progress.evaluated else ""
-        raise UserError(f"the {name} is {loss} at step {progress.step}: a lower --learning_rate would help{kept}")
-    return loss
+def sampled(run: Run, settings: Settings) -> list[str]:
+    """num_samples texts, in the first process."""
+    texts = continuations(run.best, run.data.tokenizer, settings, run.data.meta["opening"])
+    if run.world.rank and not run.settings.shard:
+        return []
+    with eager():
+        made = list(islice(texts, settings.num_samples))  # sharded: together, as each holds a part of the model
+    return [] if run.world.rank else made
+
+
+def save_weights(run: Run) -> None:
+    """model.safetensors, from the model that is evaluated."""
+    weights = whole(run.best.state_dict())
+    if run.world.rank == 0:
+        checkpoint.save_weights(run.folder, weights, run.model.config)
 
 
 def save_state(run: Run) -> None:
     """All that an exact resume needs."""
     run.progress.wall_seconds = time.perf_counter() - run.began
     state = {
-        "model": run.model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers],
+        "model": whole(run.model.state_dict()),
+        "average": whole(run.average.state_dict()) if run.average else None,
+        "optimizer": checkpoint.optimizer_state(run.optimizers, run.model),
+        "scaler": run.scaler.state_dict(),
         "loader": run.loaders["train"].state_dict(),
-        "random": checkpoint.random_state(),
+        "random": run.world.gathered(checkpoint.random_state(run.machine.device)),
         "progress": asdict(run.progress),
-        "samples_size": (run.folder / "samples.txt").stat().st_size,
     }
-    checkpoint.save_state(run.folder, state)
+    if run.world.rank == 0:
+        checkpoint.save_state(run.folder, {**state, "samples_size": (run.folder / "samples.txt").stat().st_size})
 
 
-def load_state(folder: Path, model: GPT, optimizers: list[torch.optim.Optimizer], loader: RowLoader | StreamLoader) -> Progress:
-    """Bring everything to where `save_state` found it; returns the progress."""
-    state = checkpoint.load_state(folder)
+def load_state(run: Run) -> None:
+    """Bring everything to where `save_state` found it; a run stopped before its first checkpoint begins again."""
+    state = checkpoint.load_state(run.folder)
+    samples = run.folder / "samples.txt"
+    if state is None:
+        print(f"note: {run.folder} has no checkpoint yet")
+        return checkpoint.cut_back(samples, 0)
     try:
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        loader.load_state_dict(state["loader"])
-        checkpoint.set_random_state(state["random"])
-        samples = folder / "samples.txt"
-        os.truncate(samples, min(state["samples_size"], samples.stat().st_size))  # what came after the checkpoint comes again
-        return Progress(**state["progress"])
+        if state["version"] == 1:
+            state = checkpoint.from_version_1(state, run.model)
+        checkpoint.fill(run.model, state["model"])
+        if run.average:
+            checkpoint.fill(run.average, state["average"])
+        checkpoint.set_optimizer_state(run.optimizers, run.model, state["optimizer"])
+        run.scaler.load_state_dict(state["scaler"])
+        run.loaders["train"].load_state_dict(state["loader"])
+        run.progress = Progress(**state["progress"])
+        if len(state["random"]) == run.world.size:
+            checkpoint.set_random_state(state["random"][run.world.rank], run.machine.device)
+        else:
+            torch.manual_seed(hash((run.settings.seed, run.progress.step, run.world.rank)))  # as many new ones as there are processes
+        if run.world.rank == 0:
+            checkpoint.cut_back(samples, state["samples_size"])
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{folder / checkpoint.STATE} is no state of this run ({str(error)[:80]}); start anew without --resume") from None
+        place = run.folder / checkpoint.STATE
+        raise UserError(f"{place} is no state of this run ({str(error)[:80]}); start anew without --resume") from None
 
 
 def finish(run: Run) -> None:
     """Measure the best weights on every split, write the summary, show new documents or a page of text."""
-    checkpoint.load_weights(run.folder, run.model)
+    run.world.gathered(None)  # the weights are written
+    checkpoint.load_weights(run.folder, run.best)
     summary = summarise(run)
-    write_summary(run.folder, summary)
-    plot_loss(run.folder, run.log.rows, run.progress.best_step)
+    if run.world.rank == 0:
+        write_summary(run.folder, summary)
+        plot_loss(run.folder, run.log.rows, run.progress.best_step)
     print_summary(summary)
     print(f"everything is in {run.folder}")
     print_samples(run)
@@ -277,7 +400,7 @@ def finish(run: Run) -> None:
 def summarise(run: Run) -> dict[str, Any]:
     """How good the run got, on each split, and how fast."""
     progress, limit = run.progress, run.settings.eval_tokens
-    losses = {split: evaluate(run.model, loader.once(limit), run.device, run.dtype) for split, loader in run.loaders.items()}
+    losses = {split: evaluate_split(run, split) for split in run.loaders}
     amounts = {split: amount(loader.once(limit), run.data.tokenizer) for split, loader in run.loaders.items()}
     if run.data.meta["kind"] == "rows":  # a character a token, the boundary counted as one
         bits = {"bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()}}
@@ -292,7 +415,9 @@ def summarise(run: Run) -> dict[str, Any]:
         "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
         "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
         "parameters": run.model.num_parameters(),
-        "tokens_per_second": progress.n_targets / progress.seconds,
+        "tokens_per_second": (speed := progress.n_targets / progress.seconds),
+        "mfu": utilization(run, speed),
+        "peak_memory_bytes": peak_memory(run.machine.device),
         "training_seconds": progress.seconds,
         "wall_seconds": time.perf_counter() - run.began,
     }
@@ -310,20 +435,23 @@ def print_summary(summary: dict[str, Any]) -> None:
         shares = " / ".join(f"{share:.2%}" for share in summary["unknown"].values())
         print(f"{shares} of the tokens are unknown: the loss says nothing of their text, so there are no bits per byte")
     print(
-        f"{summary['steps']:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s; "
-        f"best weights from step {summary['best_step']:,}"
+        f"{summary['steps']:,} steps in {summary['wall_seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s "
+        f"(MFU {summary['mfu']:.0%}), {summary['peak_memory_bytes'] / 2**20:,.0f} MiB; best weights from step {summary['best_step']:,}"
     )
 
 
 def print_samples(run: Run) -> None:
     """New names, in no part of the list; or pages of text."""
-    texts = continuations(run.model, run.data.tokenizer, run.settings, run.data.meta["opening"])
     if run.data.meta["kind"] == "stream":
-        for text in islice(texts, run.settings.num_samples):
+        for text in sampled(run, run.settings):
             print(f"\n{page(text)}")
         return
+    if run.world.rank and not run.settings.shard:
+        return
+    texts = continuations(run.best, run.data.tokenizer, run.settings, run.data.meta["opening"])
     known = {"", *(document for tokens in run.data.tokens.values() for document in decode_documents(tokens, run.data.tokenizer))}
-    new, drawn = only_new(texts, known, run.settings.num_samples)
+    with eager():
+        new, drawn = only_new(texts, known, run.settings.num_samples)
     print(f"\n{len(new)} new {run.settings.dataset}, in no part of the list ({drawn} drawn):")
     print("\n".join(f"  {text}" for text in new))
 

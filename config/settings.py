@@ -129,8 +129,8 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     """The same for the embeddings; None: as dropout."""
     bias: bool = True
     """Biases in the linear layers and LayerNorms."""
-    attention: Literal["fused", "manual"] = "fused"
-    """Attention in one kernel, or written out; both give the same numbers."""
+    attention: Literal["auto", "fused", "manual"] = "auto"
+    """Attention in one kernel, or written out; both give the same numbers. auto: the faster here."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Normalisation before each branch."""
     position: Literal["learned", "rotary"] = "learned"
@@ -159,13 +159,17 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     warmup_steps: Annotated[int, Range(0)] = 100
     """Steps over which the learning rate rises to it."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls after that."""
+    """How the learning rate falls after that; constant: linearly over the last cooldown_steps, not before."""
+    cooldown_steps: Annotated[int, Range(0)] = 0
+    """constant: steps at the end over which the learning rate falls."""
     min_learning_rate: Annotated[float, Range(0)] = 0.0
     """Where it falls to, at max_steps."""
     weight_decay: Annotated[float, Range(0)] = 0.1
     """The optimizer's pull of the matrices towards zero."""
     grad_clip: Annotated[float, Range(0)] = 1.0
     """Longest gradient (norm over all parameters); 0: no limit."""
+    ema: Annotated[float, Range(0, 1, below_high=True)] = 0.0
+    """Evaluate and keep a running average of the weights that holds this share of itself at each step; 0: the weights themselves."""
 
     eval_interval: Annotated[int, Range(1)] = 250
     """Steps between evaluations on the validation split, each of which saves a checkpoint."""
@@ -176,10 +180,18 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     patience: Annotated[int, Range(0)] = 0
     """Stop after this many evaluations without a better loss; 0: never."""
 
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the matrix products; auto: bfloat16 on a GPU that has it, else float32."""
-    compile: bool = False
-    """Compile the model with torch.compile: a slow start, then faster steps."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of the matrix products; auto: bfloat16 where the device has units for it, as a short measurement tells on a CPU."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the model with torch.compile: a slow start, then faster steps. auto: when there are minutes of steps to save from."""
+    threads: Annotated[int | None, Range(1, 1024)] = None
+    """Threads on a CPU; None: as many as have enough to do."""
+    shard: bool = False
+    """With torchrun: each process holds only a part of every layer (FSDP2), for models that do not fit one GPU."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard too, in the run folder. Needs the extra `log`."""
+    wandb: bool = False
+    """Send the log to Weights & Biases too. Needs the extra `log`."""
 
     out_dir: str = "out"
     """Folder of the run folders."""
@@ -199,6 +211,7 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
         """The model these settings describe. Raises UserError for a shape that cannot work."""
         options = {f.name: getattr(self, f.name) for f in fields(GPTConfig)}
         options["vocab_size"] = vocab_size
+        options["attention"] = "fused" if self.attention == "auto" else self.attention
         if self.pad_vocab_to is None:
             options["pad_vocab_to"] = 64 if vocab_size > 1024 else 1
         try:

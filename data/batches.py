@@ -9,6 +9,7 @@ Both have `next` (a training batch, without end), `once` (the split in order, fo
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,16 @@ class Batch(NamedTuple):
     targets: Tensor  # (B, T) int64, -1 where nothing is to be predicted
     positions: Tensor | None  # (B, T) int64, place in its own document; None: a row is one piece of text
     n_targets: int  # targets that are not -1
+    n_all: int  # the same for the whole batch, of which this may be the part of one process
 
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self
-        moved = (None if t is None else t.pin_memory().to(device, non_blocking=True) for t in self[:3])
-        return Batch(*moved, self.n_targets)
+        return Batch(*(None if t is None else t.to(device, non_blocking=True) for t in self[:3]), *self[3:])
+
+    def pinned(self) -> "Batch":
+        """The batch in memory that a GPU copies from while it computes."""
+        return Batch(*(None if t is None else t.pin_memory() for t in self[:3]), *self[3:])
 
 
 def pack(lengths: np.ndarray, order: np.ndarray, width: int) -> list[list[int]]:
@@ -59,11 +64,22 @@ class RowLoader:
 
     tokens: `$ada$eve$`, one split as prepared. A batch has at most `batch_size` rows of `block_size` tokens; the rows of an
     epoch are shared out evenly, so that no step rests on a few left-over rows, and a small split is simply one batch.
+    one_shape: fill the batches of training up to `batch_size` with empty rows, as a compiled model likes it.
+    part: (i, n): make only every n-th row of each batch of training, from the i-th on, for process i of n.
 
-    Raises UserError for a split without documents and for a document longer than block_size.
+    Raises UserError for a split without documents, for a document longer than block_size and for fewer rows than processes.
     """
 
-    def __init__(self, tokens: np.ndarray, boundary_id: int, block_size: int, batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        boundary_id: int,
+        block_size: int,
+        batch_size: int,
+        seed: int = 0,
+        one_shape: bool = False,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
         self.tokens = np.asarray(tokens, dtype=np.int64)
         borders = np.flatnonzero(self.tokens == boundary_id)
         self.starts, self.lengths = borders[:-1], np.diff(borders)  # document i: inputs tokens[start : start + length]
@@ -72,7 +88,10 @@ class RowLoader:
         if self.lengths.max() > block_size:
             raise UserError(f"block_size={block_size} is too small for the longest document; block_size={self.lengths.max()} would fit")
         self.boundary_id, self.block_size, self.batch_size, self.seed = boundary_id, block_size, batch_size, seed
+        self.one_shape, self.part = one_shape, part
         self.load_state_dict({"epoch": 0, "batch": 0})
+        if (rows := min(map(len, self.batches))) < part[1]:
+            raise UserError(f"a batch of {rows} rows is too small for {part[1]} processes; as many processes as rows would do")
 
     def state_dict(self) -> dict[str, int]:
         """The place in the epoch: all it takes to go on with the very next batch."""
@@ -86,7 +105,11 @@ class RowLoader:
         if self.batch == len(self.batches):
             self.load_state_dict({"epoch": self.epoch + 1, "batch": 0})
         self.batch += 1
-        return self._make(self.batches[self.batch - 1])
+        rows = self.batches[self.batch - 1]
+        n_all = int(self.lengths[list(itertools.chain.from_iterable(rows))].sum())
+        if self.one_shape:
+            rows = rows + [[]] * (self.batch_size - len(rows))
+        return self._make(rows[self.part[0] :: self.part[1]])._replace(n_all=n_all)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """The whole split, in order, for evaluation. With `limit`, only about so many tokens, evenly spread."""
@@ -109,7 +132,7 @@ class RowLoader:
     def _make(self, rows: list[list[int]]) -> Batch:
         """Gather the documents of these rows by one index operation."""
         shape = (len(rows), self.block_size)
-        documents = np.concatenate(rows)
+        documents = np.array(list(itertools.chain.from_iterable(rows)), dtype=np.int64)
         lengths = self.lengths[documents]
         first = np.cumsum(lengths) - lengths  # of each document, in the list of all tokens of the batch
         place = np.arange(lengths.sum()) - np.repeat(first, lengths)  # of each token in its document
@@ -124,23 +147,26 @@ class RowLoader:
         idx[row, column] = self.tokens[source]
         targets[row, column] = self.tokens[source + 1]
         positions[row, column] = place
-        return Batch(torch.from_numpy(idx), torch.from_numpy(targets), torch.from_numpy(positions), len(source))
+        return Batch(torch.from_numpy(idx), torch.from_numpy(targets), torch.from_numpy(positions), len(source), len(source))
 
 
 class StreamLoader:
     """Batches of windows of a long text, without end: block_size tokens each, from places drawn by chance, all equally likely.
 
     tokens: one split as prepared. A batch depends only on the seed and its number.
+    part: (i, n): make only every n-th row of each batch of training, from the i-th on, for process i of n.
 
-    Raises UserError for a split too short for one window, naming the block_size that would fit.
+    Raises UserError for a split too short for one window, naming the block_size that would fit, and for fewer rows than processes.
     """
 
-    def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, seed: int = 0) -> None:
+    def __init__(self, tokens: np.ndarray, block_size: int, batch_size: int, seed: int = 0, part: tuple[int, int] = (0, 1)) -> None:
         if len(tokens) <= block_size:
             raise UserError(
                 f"block_size={block_size} is too large for a text of {len(tokens)} tokens; block_size={len(tokens) - 1} would fit"
             )
-        self.tokens, self.block_size, self.batch_size, self.seed = tokens, block_size, batch_size, seed
+        if batch_size < part[1]:
+            raise UserError(f"batch_size={batch_size} is too small for {part[1]} processes; batch_size={part[1]} would do")
+        self.tokens, self.block_size, self.batch_size, self.seed, self.part = tokens, block_size, batch_size, seed, part
         self.file = open(tokens.filename, "rb") if isinstance(tokens, np.memmap) else None  # noqa: SIM115
         self.batch = 0
 
@@ -160,7 +186,7 @@ class StreamLoader:
         rng = np.random.default_rng((self.seed, self.batch))
         self.batch += 1
         starts = rng.integers(len(self.tokens) - self.block_size, size=self.batch_size)
-        return self._make(starts)
+        return self._make(starts[self.part[0] :: self.part[1]])._replace(n_all=self.batch_size * self.block_size)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """The split in order, for evaluation: every token is predicted once, with at least half a window before it (but at
@@ -184,4 +210,38 @@ class StreamLoader:
         idx, targets = windows[:, :-1].contiguous(), windows[:, 1:].clone()
         if new is not None:
             targets[torch.arange(self.block_size) < self.block_size - torch.from_numpy(new)[:, None]] = -1
-        return Batch(idx, targets, None, int((targets != -1).sum()))
+        n_targets = idx.numel() if new is None else int(new.sum())
+        return Batch(idx, targets, None, n_targets, n_targets)
+
+
+class Ahead:
+    """A loader whose next batch is made, and put where a GPU copies it from, while the last one is computed on."""
+
+    def __init__(self, loader: RowLoader | StreamLoader) -> None:
+        self.loader = loader
+        self.thread = ThreadPoolExecutor(1)
+        self._take_place()
+
+    def _take_place(self) -> None:
+        self.epoch, self.state = self.loader.epoch, self.loader.state_dict()
+        self.coming = self.thread.submit(self._make)
+
+    def _make(self) -> tuple[Batch, int, dict[str, int]]:
+        return next(self.loader).pinned(), self.loader.epoch, self.loader.state_dict()
+
+    def __next__(self) -> Batch:
+        batch, self.epoch, self.state = self.coming.result()
+        self.coming = self.thread.submit(self._make)
+        return batch
+
+    def once(self, limit: int | None = None) -> Iterator[Batch]:
+        return self.loader.once(limit)
+
+    def state_dict(self) -> dict[str, int]:
+        """The place of the batch served last, not of the one that is coming."""
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.coming.result()
+        self.loader.load_state_dict(state)
+        self._take_place()

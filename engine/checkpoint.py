@@ -1,6 +1,7 @@
 """Run folders: `out/<name>/` with the settings, the tokenizer, the best weights and all that a resume needs."""
 
 import json
+import os
 import platform
 import subprocess
 import time
@@ -11,17 +12,22 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from config.settings import SamplingSettings, Settings, check
 from engine.errors import UserError, nearest
 from engine.files import replacing, write_text
+from engine.parallel import like, whole
 from model import GPT, GPTConfig
 
 WEIGHTS = "model.safetensors"
 STATE = Path("last") / "state.pt"
+LOCK = Path("last") / "lock"
+VERSION = 2  # of the state: 1 kept the optimizers' states by number, not by name
 MAY_CHANGE_ON_RESUME = {
-    *("max_steps", "learning_rate", "patience", "device", "compile", "attention", "resume", "run", "out_dir"),
+    *("max_steps", "learning_rate", "patience", "device", "compile", "attention", "threads", "shard", "resume", "run", "out_dir"),
+    *("tensorboard", "wandb"),
     *("source", "year", "prepared_dir"),  # the same list from another place is the same data: its hash decides
 }
 
@@ -46,6 +52,21 @@ def make_run_folder(folder: Path) -> None:
         raise UserError(f"cannot write a run to {folder}: {error.strerror}; choose another place with --out_dir") from None
 
 
+def lock(folder: Path) -> FileLock | None:
+    """Take this run folder, if it is there, for this process alone: for as long as it lives, however it ends.
+
+    Raises UserError when another process has it.
+    """
+    if not (folder / LOCK).parent.is_dir():
+        return None
+    try:
+        taken = FileLock(folder / LOCK)
+        taken.acquire(timeout=0)
+        return taken
+    except Timeout:
+        raise UserError(f"another process is training in {folder}; wait for it, or choose another name with --run") from None
+
+
 def find_run(run: str | None, out_dir: str = "out") -> Path:
     """The folder of `run`, a name under out_dir or a path; None: the run with the newest weights.
 
@@ -64,16 +85,25 @@ def find_run(run: str | None, out_dir: str = "out") -> Path:
     raise UserError(f"--run={run}: no run of that name under {out_dir}{nearest(run, names)}; {there}")
 
 
-def save_settings(folder: Path, settings: Settings, config: GPTConfig, data: dict) -> None:
-    """settings.json: every option as it ran, the model's shape, the data, and what it ran on."""
-    description = {
-        "settings": asdict(settings),
-        "model": asdict(config),
-        "data": data,
+def save_settings(folder: Path, settings: Settings, config: GPTConfig, data: dict, ran: dict[str, Any], step: int) -> None:
+    """settings.json: every option as it ran, the model's shape, the data, what "auto" was decided to be (`ran`), and on what
+    it ran: one entry of `sessions` for the start and each resume."""
+    session = {
+        "from_step": step,
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "git_commit": git_commit(),
         "host": platform.node(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    before = read_settings(folder) if holds_run(folder) else {}
+    if "versions" in before:  # by version 1, which kept the last session only
+        before["sessions"] = [{name: before.get(name) for name in ("versions", "git_commit", "host", "started")}]
+    description = {
+        "settings": asdict(settings),
+        "model": asdict(config),
+        "data": data,
+        "ran": ran,
+        "sessions": [*before.get("sessions", []), session],
     }
     write_text(folder / "settings.json", json.dumps(description, indent=1) + "\n")
 
@@ -102,11 +132,14 @@ def git_commit() -> str | None:
         return None
 
 
-def save_weights(folder: Path, model: GPT) -> None:
+def ran_before(folder: Path) -> dict[str, Any]:
+    """What "auto" was decided to be in this run. Version 1 knew neither bfloat16 on a CPU nor compiling by itself."""
+    return read_settings(folder).get("ran", {"device": "cpu", "dtype": "float32", "compile": False})
+
+
+def save_weights(folder: Path, weights: dict[str, torch.Tensor], config: GPTConfig) -> None:
     """model.safetensors, under GPT-2's parameter names. A tied head is stored once, as transformer.wte.weight."""
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    if model.config.tied_head:
-        del weights["lm_head.weight"]
+    weights = {name: tensor.contiguous() for name, tensor in weights.items() if not (config.tied_head and name == "lm_head.weight")}
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(safetensors.torch.save(weights))
 
@@ -118,7 +151,7 @@ def load_weights(folder: Path, model: GPT) -> None:
         weights = safetensors.torch.load_file(path, device="cpu")
         if model.config.tied_head:
             weights["lm_head.weight"] = weights["transformer.wte.weight"]
-        model.load_state_dict(weights)
+        fill(model, weights)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None
 
@@ -133,35 +166,79 @@ def load_model(folder: Path, device: torch.device) -> GPT:
     return model.to(device).eval()
 
 
-def random_state() -> dict[str, Any]:
-    """The state of every random generator that training draws from."""
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+def fill(model: GPT, weights: dict[str, torch.Tensor]) -> None:
+    """Set the model's parameters, which may be spread over processes, to these whole ones."""
+    parameters = model.state_dict()
+    model.load_state_dict({name: like(tensor, parameters.get(name, tensor)) for name, tensor in weights.items()})
 
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """The inverse of `random_state`; the generators of GPUs only when there are as many as there were."""
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of every random generator that this process trains with."""
+    return {"cpu": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})}
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """The inverse of `random_state`; the generator of a GPU only when there was one."""
     torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if device.type == "cuda" and len(state.get("cuda", ())):
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def optimizer_state(optimizers: list[torch.optim.Optimizer], model: GPT) -> dict[str, dict[str, torch.Tensor]]:
+    """What the optimizers remember, by the name of the parameter. All processes must call it at once."""
+    names = {p: name for name, p in model.named_parameters()}
+    return {names[p]: whole(state) for optimizer in optimizers for p, state in optimizer.state.items()}
+
+
+def set_optimizer_state(optimizers: list[torch.optim.Optimizer], model: GPT, state: dict[str, dict[str, torch.Tensor]]) -> None:
+    """The inverse of `optimizer_state`."""
+    names = {p: name for name, p in model.named_parameters()}
+    for optimizer in optimizers:
+        for p in (p for group in optimizer.param_groups for p in group["params"] if names[p] in state):
+            optimizer.state[p] = {
+                key: like(value.to(p.device), p) if value.shape == p.shape else value.to(p.device) for key, value in state[names[p]].items()
+            }
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """last/state.pt: tensors, numbers and text only, so that it loads without unpickling code."""
     (folder / STATE).parent.mkdir(exist_ok=True)
     with replacing(folder / STATE) as temporary:
-        torch.save(state, temporary)
+        torch.save({"version": VERSION, **state}, temporary)
 
 
-def load_state(folder: Path) -> dict[str, Any]:
-    """What `save_state` saved, on the CPU. Raises UserError for a file that is missing or damaged."""
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """What `save_state` saved, on the CPU; None when the run was stopped before its first checkpoint.
+
+    Raises UserError for a file that is damaged or of a later version.
+    """
     path = folder / STATE
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: there is nothing to resume; start anew without --resume") from None
+        return None
     except Exception as error:  # torch raises many kinds for a damaged file
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged ({first[:80]}); start anew without --resume") from None
+    version = state.setdefault("version", 1) if isinstance(state, dict) else 0
+    if version > VERSION:
+        raise UserError(f"{path} was written by a later version ({version}; this one reads up to {VERSION}); a newer checkout would do")
+    return state
+
+
+def from_version_1(state: dict[str, Any], model: GPT) -> dict[str, Any]:
+    """The state as version 2 would have it. Version 1 numbered the parameters, in the order in which AdamW (matrices, then the
+    rest) and Muon were given them."""
+    names = {name: p.dim() for name, p in model.named_parameters()}
+    inner = [name for name, dim in names.items() if len(state["optimizers"]) == 2 and ".h." in name and dim == 2]
+    outer = [name for name in names if name not in inner]
+    orders = [[name for name in outer if names[name] == 2] + [name for name in outer if names[name] != 2], inner]
+    optimizer = {}
+    for saved, order in zip(state["optimizers"], orders, strict=False):
+        for number, tensors in saved["state"].items():
+            optimizer[order[number]] = {{"momentum_buffer": "momentum"}.get(key, key): tensor for key, tensor in tensors.items()}
+    random = {"cpu": state["random"]["cpu"], **({"cuda": state["random"]["cuda"][0]} if state["random"]["cuda"] else {})}
+    return {**state, "optimizer": optimizer, "average": None, "scaler": {}, "random": [random]}
 
 
 def check_resume(folder: Path, settings: Settings, data: dict) -> None:
@@ -169,9 +246,10 @@ def check_resume(folder: Path, settings: Settings, data: dict) -> None:
     if not holds_run(folder):
         raise UserError(f"--resume: there is no run in {folder}; start one without --resume")
     before = read_settings(folder)
+    defaults = asdict(Settings())
     for name, value in asdict(settings).items():
-        was = before["settings"].get(name)
-        if was == value:
+        was = before["settings"].get(name, defaults[name])  # an option there was not yet
+        if was == value or (name, was, value) in (("compile", False, "auto"), ("attention", "fused", "auto")):  # their older defaults
             continue
         if name not in MAY_CHANGE_ON_RESUME:
             raise UserError(f"--resume: {name} was {was} in {folder} and is {value} now; give --{name}={was} to go on with that run")
@@ -187,6 +265,12 @@ def sampling_settings(description: dict[str, Any], options: type[SamplingSetting
     """The sampling options a run was trained with, as defaults for sampling from it."""
     ran = description["settings"]
     return check(options(**{f.name: ran[f.name] for f in fields(SamplingSettings) if f.name in ran and f.name != "device"}))
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Cut a file that a run appends to back to what it was at the checkpoint; what came after comes again."""
+    if path.exists():
+        os.truncate(path, min(size, path.stat().st_size))
 
 
 def remove_leftovers(folder: Path) -> None:

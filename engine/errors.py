@@ -43,6 +43,8 @@ def run_program(main: Callable[[list[str]], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except UserError as error:
+        if os.environ.get("RANK", "0") != "0":
+            sys.exit(2)  # every process makes the same mistake: the first one says so
         fail(program, str(error))
     except OSError as error:
         fail(program, f"{error.filename}: {error.strerror}" if error.filename else str(error))

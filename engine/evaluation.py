@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -9,22 +10,30 @@ import torch
 from data.batches import Batch
 from data.tokenizers import Tokenizer
 from engine.device import autocast
+from engine.parallel import World
 
 
 @torch.no_grad()
-def evaluate(model: torch.nn.Module, batches: Iterable[Batch], device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """Mean negative log-likelihood in nats per predicted token, each token counted once, dropout off."""
+def evaluate(
+    model: torch.nn.Module, batches: Iterable[Batch], device: torch.device, dtype: torch.dtype = torch.float32, world: World | None = None
+) -> float:
+    """Mean negative log-likelihood in nats per predicted token, each token counted once, dropout off.
+
+    The processes of `world` share the batches out among them and know the same result.
+    """
+    world = world or World()
     was_training = model.training
     model.eval()
-    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-    for batch in batches:
+    total, count = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.int64)
+    for batch in islice(batches, world.rank, None, world.size):
         batch = batch.to(device)
         with autocast(device, dtype):
             _, loss = model(batch.idx, batch.targets, batch.positions)
         total += loss.double() * batch.n_targets  # stays on the device: no wait between batches
         count += batch.n_targets
+    world.add_up(total, count)
     model.train(was_training)
-    return float(total) / count
+    return float(total) / int(count)
 
 
 class Amount(NamedTuple):

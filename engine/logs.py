@@ -4,18 +4,22 @@ import csv
 import io
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from config.settings import Settings
 from engine.errors import UserError
 from engine.files import replacing, write_text
 
-COLUMNS = ("step", "epoch", "train_loss", "val_loss", "learning_rate", "grad_norm")
+COLUMNS = ("step", "epoch", "train_loss", "val_loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
 class Log:
-    """log.csv: one row per logged step. Nothing in it depends on the clock: the same run twice gives the same file."""
+    """log.csv: one row per logged step, and whatever else the settings ask for. But for its last two columns nothing in it
+    depends on the clock: the same run twice gives the same numbers."""
 
-    def __init__(self, folder: Path, up_to_step: int = 0) -> None:
+    def __init__(self, folder: Path, up_to_step: int = 0, settings: Settings | None = None) -> None:
         """Start the log, or go on with the one there, less the rows after `up_to_step`."""
         self.path = folder / "log.csv"
         self.rows = [row for row in read_log(self.path) if int(row["step"]) <= up_to_step] if up_to_step else []
@@ -24,6 +28,8 @@ class Log:
         writer.writeheader()
         writer.writerows(self.rows)
         write_text(self.path, text.getvalue())
+        self.tensorboard = open_tensorboard(folder, up_to_step) if settings and settings.tensorboard else None
+        self.wandb = open_wandb(folder, settings) if settings and settings.wandb else None
 
     def add(self, **values: float) -> None:
         """Append one row; columns without a value stay empty."""
@@ -31,6 +37,36 @@ class Log:
         self.rows.append(row)
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+        curves = {name: value for name, value in values.items() if name != "step" and value is not None}
+        if self.tensorboard:
+            for name, value in curves.items():
+                self.tensorboard.add_scalar(name, value, values["step"])
+        if self.wandb:
+            self.wandb.log(curves, step=values["step"])
+
+    def close(self) -> None:
+        if self.tensorboard:
+            self.tensorboard.close()
+        if self.wandb:
+            self.wandb.finish()
+
+
+def open_tensorboard(folder: Path, up_to_step: int) -> Any:
+    """TensorBoard's writer, in folder/tensorboard; what an earlier session wrote after `up_to_step` is hidden."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs TensorBoard; pip install -e '.[log]' would do") from None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=up_to_step + 1)
+
+
+def open_wandb(folder: Path, settings: Settings) -> Any:
+    """A run of Weights & Biases, with the settings, under the name of the folder."""
+    try:
+        import wandb
+    except ImportError:
+        raise UserError("--wandb needs Weights & Biases; pip install -e '.[log]' would do") from None
+    return wandb.init(project="rhapsode", name=folder.name, dir=str(folder), config=asdict(settings))
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

@@ -3,29 +3,94 @@
 import math
 
 import torch
+from torch import Tensor
 
 from config.settings import Settings
+from engine.parallel import like, whole
 
 
-def make_optimizers(model: torch.nn.Module, settings: Settings) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: torch.nn.Module, settings: Settings, dtype: torch.dtype = torch.float32) -> list[torch.optim.Optimizer]:
     """AdamW (Loshchilov & Hutter 2019) for everything, or for what Muon leaves. Matrices are pulled towards zero; biases
-    and gains are not.
+    and gains are not. Muon takes the matrices inside the blocks, and both share one learning rate.
 
-    Muon (Jordan et al. 2024) makes every step of a matrix orthogonal, so that no direction is left behind. It takes the
-    matrices inside the blocks, scaled to step as far as AdamW would (Liu et al. 2025): both share one learning rate.
+    dtype: in which Muon may multiply.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    inner = [p for name, p in parameters.items() if ".h." in name and p.dim() == 2] if settings.optimizer == "muon" else []
-    outer = [p for p in parameters.values() if all(p is not q for q in inner)]
+    inner = {name: p for name, p in parameters.items() if settings.optimizer == "muon" and ".h." in name and p.dim() == 2}
+    outer = [p for name, p in parameters.items() if name not in inner]
     groups = [
         {"params": [p for p in outer if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in outer if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.99), fused=True)]
     if inner:
-        options = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-        optimizers.append(torch.optim.Muon(inner, **options))
+        optimizers.append(Muon(inner, settings.learning_rate, settings.weight_decay, dtype))
     return optimizers
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024): momentum, then a step made orthogonal, so that no direction of a matrix is left behind.
+    It is scaled to step as far as AdamW would (Liu et al. 2025).
+
+    The same function as `torch.optim.Muon`, but matrices of one shape are stacked and multiplied together, and the queries,
+    keys and values that `c_attn` holds are three matrices, each made orthogonal by itself.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        lr: float,
+        weight_decay: float = 0.1,
+        dtype: torch.dtype = torch.bfloat16,
+        momentum: float = 0.95,
+    ) -> None:
+        """parameters: matrices by name. dtype: in which to multiply."""
+        self.dtype = dtype
+        groups: dict[tuple, list[Tensor]] = {}
+        for name, p in parameters.items():
+            groups.setdefault((p.shape, 3 if "c_attn" in name else 1), []).append(p)
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__([{"params": params, "parts": parts} for (_, parts), params in groups.items()], defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            updates = []
+            for p in params:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                average = self.state[p]["momentum"].lerp_(p.grad, 1 - momentum)
+                update = p.grad.lerp(average, momentum)  # Nesterov's: as if one step further
+                updates.append(whole(update))
+            rows, columns = updates[0].shape
+            stack = torch.stack(updates).view(-1, rows // group["parts"], columns)  # (N, R, C)
+            scale = 0.2 * math.sqrt(max(stack.shape[1:]))  # the length of AdamW's usual step
+            stack = orthogonal(stack, self.dtype).view(-1, rows, columns)
+            for p, update in zip(params, stack, strict=True):
+                p.mul_(1 - lr * group["weight_decay"]).add_(like(update.to(p.dtype), p), alpha=-lr * scale)
+
+
+def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(N, R, C) -> about U V^T of each matrix U S V^T: all singular values brought near 1, by five steps of a
+    Newton-Schulz iteration whose coefficients rise steeply at 0 and settle between 0.7 and 1.2 (Jordan et al. 2024)."""
+    wide = matrices.size(1) <= matrices.size(2)
+    x = matrices.to(dtype) if wide else matrices.to(dtype).mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT  # (N, R, R)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x if wide else x.mT
+
+
+@torch.no_grad()
+def update_average(average: torch.nn.Module, model: torch.nn.Module, decay: float, step: int) -> None:
+    """An exponential moving average of the weights after each step, numbered from 0; over the first steps that of fewer."""
+    decay = min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
 
 
 def learning_rate_at(step: int, settings: Settings) -> float:
@@ -35,8 +100,11 @@ def learning_rate_at(step: int, settings: Settings) -> float:
     """
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.max_steps - settings.warmup_steps)  # 0 to 1
-    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[settings.schedule]
+    start = settings.warmup_steps
+    if settings.schedule == "constant":  # then linear, over the last cooldown_steps
+        start = max(start, settings.max_steps - settings.cooldown_steps)
+    done = min(1.0, max(0.0, (step - start) / max(1, settings.max_steps - start)))  # 0 to 1
+    fall = (1 - math.cos(math.pi * done)) / 2 if settings.schedule == "cosine" else done
     return settings.learning_rate + (settings.min_learning_rate - settings.learning_rate) * fall
 
 

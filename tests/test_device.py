@@ -15,8 +15,9 @@ def test_devices_are_honoured_or_refused():
 
 
 def test_dtypes():
-    assert pick_dtype("auto", CPU) == torch.float32
-    assert pick_dtype("bfloat16", CPU) == torch.bfloat16
+    assert pick_dtype("bfloat16", CPU, 64, 16) == (torch.bfloat16, [])
+    with pytest.raises(UserError, match="dtype=float16 is for GPUs; dtype=bfloat16 would do"):
+        pick_dtype("float16", CPU, 64, 16)
     with autocast(CPU, torch.bfloat16):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with autocast(CPU, torch.float32):

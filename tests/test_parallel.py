@@ -1,0 +1,74 @@
+"""Two processes against one. Without dropout they compute the same; with it each draws its own."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import CPU, ROOT, assert_one_line, small_model, train
+
+from engine.parallel import World, like, share, whole
+
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--", ROOT / "train.py"]
+
+
+def two(*arguments):
+    """`torchrun --standalone --nproc_per_node=2 -- train.py ...`"""
+    done = subprocess.run([sys.executable, *TWO, *map(str, arguments)], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def losses(folder):
+    with open(folder / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [float(row[name]) for row in rows for name in ("step", "train_loss", "val_loss", "grad_norm") if row[name]]
+
+
+def test_two_processes_equal_one_on_names_and_one_goes_on_for_two(tiny_config, tmp_path):
+    options = ["--dropout=0", "--schedule=constant", "--optimizer=muon", "--ema=0.9", "--grad_accum=2"]
+    train(tiny_config, "--run=one", *options)
+    done = two(tiny_config, "--run=two", "--max_steps=20", *options)
+    assert done.stdout.count("model:") == 1 and "2 processes" in done.stdout  # one of them speaks
+    assert done.stdout.count("4 new names") == 1
+    train(tiny_config, "--run=two", "--resume", *options)
+    assert losses(tmp_path / "out/two") == pytest.approx(losses(tmp_path / "out/one"), rel=1e-5)
+    assert (tmp_path / "out/two/samples.txt").read_text().count("step ") == 4
+
+
+def test_two_sharded_processes_go_on_for_one_on_a_stream(tmp_path, prose_file):
+    config = tmp_path / "stream.py"
+    model = "block_size=16; n_layer=2; n_head=2; n_embd=16; batch_size=5; max_steps=40; eval_interval=10; log_interval=5; warmup_steps=5"
+    config.write_text(f"dataset='text'; source={str(prose_file)!r}; prepared_dir={str(tmp_path / 'prepared')!r}; {model}; num_samples=1")
+    options = ["--schedule=constant", "--optimizer=muon", "--ema=0.9"]
+    train(config, "--run=one", *options)
+    train(config, "--run=two", "--max_steps=20", *options)
+    done = two(config, "--run=two", "--resume", "--shard", *options)
+    assert "resume: out/two at step 20" in done.stdout and "Warning" not in done.stderr
+    assert losses(tmp_path / "out/two") == pytest.approx(losses(tmp_path / "out/one"), rel=1e-5)
+    assert (tmp_path / "out/two/model.safetensors").stat().st_size == (tmp_path / "out/one/model.safetensors").stat().st_size
+
+
+def test_a_mistake_is_said_once(tiny_config):
+    done = subprocess.run([sys.executable, *TWO, tiny_config, "--batch_size=1"], capture_output=True, text=True, timeout=180)
+    assert done.returncode != 0
+    assert done.stderr.count("a batch of 1 rows is too small for 2 processes") == 1
+
+
+def test_a_world_that_cannot_meet(program, tiny_config, tmp_path):
+    import os
+
+    env = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    assert_one_line(program("train.py", tiny_config, env=env), "the 2 processes cannot meet", "torchrun")
+
+
+def test_a_world_of_one_does_nothing():
+    world, tensor, model = World(), torch.ones(2), small_model()
+    world.add_up(tensor)
+    assert tensor.tolist() == [1, 1] and world.highest(3) == 3 and world.gathered("a") == ["a"] and world.of_first(lambda: 5) == 5
+    with world.one_first():
+        pass
+    assert share(model, world, CPU, shard=True) is model
+    tree = {"a": [tensor, 1], "b": "text"}
+    assert whole(tree) == tree and like(tensor, tensor) is tensor
