@@ -105,7 +105,7 @@ def manual_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S), of variance 1 for standard normal q, k
     scores = scores.masked_fill(~mask, float("-inf"))  # before the softmax, so that what is left still sums to 1
     weights = scores.softmax(dim=-1)
-    return F.dropout(weights, dropout) @ v, weights
+    return drop(weights, dropout) @ v, weights
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
@@ -115,6 +115,26 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     if mask is None and 1 < T != S:
         mask = causal_mask(T, S, q.device)  # a single query, T = 1, sees every key: no mask
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
+
+
+def drop(x: Tensor, share: float) -> Tensor:
+    """Set this share of x to zero and scale up the rest (Srivastava et al. 2014). For training only.
+
+    On a CPU, drawing the numbers is what takes long: 16 random bits for each are enough, and all are drawn at once.
+    """
+    if share == 0 or x.device.type != "cpu":
+        return F.dropout(x, share)
+    count = x.numel()
+    bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)[:count].view(x.shape)
+    dropped = round(share * 2**16)  # of 2^16 equally likely values
+    return x * ((bits >= dropped - 2**15) * (2**16 / (2**16 - dropped)))
+
+
+class Dropout(nn.Dropout):
+    """`drop` as a module: in training only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p) if self.training else x
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -154,7 +174,7 @@ class CausalSelfAttention(nn.Module):
         self.config = config  # shared by all layers: setting model.config.attention switches the path of each
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)  # queries, keys and values at once
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -205,7 +225,7 @@ class MLP(nn.Module):
         self.activation = config.activation
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.c_fc(x)  # (B, T, 4C)
@@ -249,7 +269,7 @@ class GPT(nn.Module):
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(rows, config.n_embd),
-                "drop": nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout),
+                "drop": Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout),
                 "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
                 "ln_f": make_norm(config),
             }

@@ -35,7 +35,7 @@ from engine.errors import Stopped, UserError, run_program
 from engine.evaluation import amount, evaluate
 from engine.files import write_text
 from engine.generation import continuations, only_new, page
-from engine.logs import Log, plot_loss, write_summary
+from engine.logs import Log, check_packages, plot_loss, write_summary
 from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
 from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
@@ -100,6 +100,7 @@ def start(settings: Settings) -> Run:
             f"run={settings.run!r} must be a plain name of letters, digits, blanks, . - and _; --out_dir chooses the folder it stands in"
         )
     settings.check_data_options()
+    check_packages(settings)
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     world = join_world()
     with world.one_first():

@@ -150,9 +150,9 @@ def train_ours(settings: LossSettings) -> dict:
     from engine.evaluation import evaluate
 
     with tempfile.TemporaryDirectory() as out_dir, contextlib.redirect_stdout(sys.stderr):
-        options = [*settings.ours_options.split(), f"--max_steps={settings.ours_steps}", f"--seed={settings.seed}", f"--out_dir={out_dir}"]
+        options = [*settings.ours_options.split(), f"--max_steps={settings.ours_steps}", f"--seed={settings.seed}"]
+        options += [f"--out_dir={out_dir}", f"--threads={settings.threads}"]
         run = train.start(settings_for_training([str(ROOT / "config/names.py"), *options], ""))
-        torch.set_num_threads(settings.threads)
         names_per_target = run.data.meta["documents"]["train"] / (len(run.data.tokens["train"]) - 1)  # a target a character or end mark
         best = {"loss": math.inf}
         while run.progress.step < settings.ours_steps:
@@ -160,7 +160,7 @@ def train_ours(settings: LossSettings) -> dict:
             if run.progress.step % settings.ours_interval == 0 or run.progress.step == settings.ours_steps:
                 report = {"steps": run.progress.step, "names": round(run.progress.n_targets * names_per_target), **clock.read()}
                 with clock.paused():
-                    loss = evaluate(run.model, run.loaders["val"].once(), run.device, run.dtype)
+                    loss = evaluate(run.best, run.loaders["val"].once(), run.machine.device, run.machine.dtype)
                     print(f"ours: loss {loss:.4f} {report}")
                 best = min(best, {"loss": loss, **report}, key=lambda found: found["loss"])
                 if settings.target is not None and loss <= settings.target:

@@ -13,8 +13,8 @@ text in windows (a window of T tokens has T targets, but T - 1 in `transformers`
     ours           train.training_step with the defaults of config/settings.py: GPT-2's architecture, names packed into rows
     ours, recipe   the same size with the modern parts of config/names.py
 
-The first two run eagerly in float32; ours as its settings choose by themselves here, and a precision that is not float32 is told in
-the table. Each step includes making its batch. All on the CPU, with the same number of threads. The contenders take
+The first two run eagerly in float32; ours as its settings choose by themselves here, which the table tells (what they change in
+the allocator of memory helps all). Each step includes making its batch. All on the CPU, with as many threads. The contenders take
 turns of `--steps` steps; of each turn counts the median, and of those the median over the rounds. The matmul peak is the fastest
 1024 x 1024 x 1024 product in float32, between the same turns.
 """
@@ -98,8 +98,7 @@ def main(arguments: list[str]) -> None:
 
 def measure(name: str, size: Size, settings: StepSettings, folder: Path) -> list[str]:
     """The rows of the table for one size."""
-    steps, flops = make_steps(size, folder)
-    torch.set_num_threads(settings.threads)  # in case that a contender's setup has other ideas
+    steps, flops = make_steps(size, folder, settings.threads)
     for step in steps.values():
         for _ in range(settings.warmup):
             step()
@@ -140,9 +139,10 @@ def matmul_speed() -> float:
 # The contenders
 
 
-def make_steps(size: Size, folder: Path) -> tuple[dict[str, Step], int]:
+def make_steps(size: Size, folder: Path, threads: int) -> tuple[dict[str, Step], int]:
     """A step function for each contender, and the useful operations a target, the same for all."""
     data_options = {"dataset": "names"} if size.names else text_options(size, folder)
+    data_options["threads"] = threads
     ours, run = our_step(size, folder, data_options)
     recipe, _ = our_step(size, folder, data_options | RECIPE | {"run": "recipe"})
     data = run.data
@@ -163,8 +163,8 @@ def make_steps(size: Size, folder: Path) -> tuple[dict[str, Step], int]:
         textbook = textbook_step(shape, lambda: inputs_and_targets(*windows(tokens, size.rows, size.block_size + 1)))
         length = size.block_size
     flops = GPT(shape).flops_per_token(length)
-    precision = "" if run.dtype == torch.float32 else f", {str(run.dtype).removeprefix('torch.')}"
-    return {"transformers": transformers, "textbook": textbook, f"ours{precision}": ours, f"ours, recipe{precision}": recipe}, flops
+    how = f", {str(run.machine.dtype).removeprefix('torch.')}" + ", compiled" * run.machine.compile
+    return {"transformers": transformers, "textbook": textbook, f"ours{how}": ours, f"ours, recipe{how}": recipe}, flops
 
 
 def text_options(size: Size, folder: Path) -> dict:

@@ -1,6 +1,7 @@
 """What a run leaves to read: log.csv, loss.png, samples.txt, summary.json."""
 
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -51,21 +52,24 @@ class Log:
             self.wandb.finish()
 
 
+def check_packages(settings: Settings) -> None:
+    """Raise UserError for a log that needs a package which is not installed."""
+    for name in ("tensorboard", "wandb"):
+        if getattr(settings, name) and importlib.util.find_spec(name) is None:
+            raise UserError(f"--{name}: the package {name} is not installed; pip install -e '.[log]' would do")
+
+
 def open_tensorboard(folder: Path, up_to_step: int) -> Any:
     """TensorBoard's writer, in folder/tensorboard; what an earlier session wrote after `up_to_step` is hidden."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs TensorBoard; pip install -e '.[log]' would do") from None
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder / "tensorboard"), purge_step=up_to_step + 1)
 
 
 def open_wandb(folder: Path, settings: Settings) -> Any:
     """A run of Weights & Biases, with the settings, under the name of the folder."""
-    try:
-        import wandb
-    except ImportError:
-        raise UserError("--wandb needs Weights & Biases; pip install -e '.[log]' would do") from None
+    import wandb
+
     return wandb.init(project="rhapsode", name=folder.name, dir=str(folder), config=asdict(settings))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.command_line import read_config
-from data.batches import RowLoader, StreamLoader, pack
+from data.batches import Ahead, RowLoader, StreamLoader, pack
 from data.names.prepare import prepare
 from engine.errors import UserError
 
@@ -229,3 +229,54 @@ def test_data_removed_while_they_are_read(tmp_path):
     loader = StreamLoader(np.memmap(tmp_path / "train.bin", np.uint16, mode="r"), 16, 4)
     (tmp_path / "train.bin").unlink()
     assert (next(loader).idx.diff() == 1).all()
+
+
+@settings(deadline=None)
+@given(documents, st.integers(2, 3), st.booleans())
+def test_the_parts_of_a_batch_are_the_batch(documents, n, one_shape):
+    arguments = (flat(documents), 0, 9, 8, 3)
+    alone = RowLoader(*arguments)
+    if min(map(len, alone.batches)) < n:
+        with pytest.raises(UserError, match=f"too small for {n} processes"):
+            RowLoader(*arguments, part=(0, n))
+        return
+    parts = [RowLoader(*arguments, one_shape, part=(i, n)) for i in range(n)]
+    for _ in range(3):
+        expected = next(alone)
+        found = [next(part) for part in parts]
+        assert Counter(d for b in found for d in documents_of(b)) == Counter(documents_of(expected))
+        assert all(b.n_targets > 0 and b.n_all == expected.n_targets == expected.n_all for b in found)
+        assert sum(b.n_targets for b in found) == expected.n_targets
+        assert not one_shape or sum(len(b.idx) for b in found) == 8
+
+
+def test_the_parts_of_a_batch_of_windows_are_the_batch():
+    tokens = np.arange(100)
+    alone, parts = StreamLoader(tokens, 8, 5, 1), [StreamLoader(tokens, 8, 5, 1, part=(i, 2)) for i in range(2)]
+    for _ in range(3):
+        expected, (a, b) = next(alone), map(next, parts)
+        assert torch.cat([a.idx, b.idx])[[0, 3, 1, 4, 2]].equal(expected.idx)
+        assert (a.n_targets, b.n_targets, a.n_all, b.n_all) == (24, 16, 40, 40)
+    with pytest.raises(UserError, match="batch_size=1 is too small for 2 processes; batch_size=2 would do"):
+        StreamLoader(tokens, 8, 1, part=(1, 2))
+
+
+def test_one_shape_fills_up_with_rows_that_count_nothing():
+    batches = epoch(RowLoader(flat([[1, 2, 3]] * 5), 0, 4, 2, one_shape=True))
+    assert [len(b.idx) for b in batches] == [2, 2, 2]
+    assert [b.n_targets for b in batches] == [4, 8, 8]
+    assert all(b.n_targets == (b.targets != -1).sum() for b in batches)
+
+
+def test_made_ahead_is_the_same_and_its_place_is_that_of_the_batch_served(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # which needs a GPU
+    make = lambda: RowLoader(flat([[i % 9 + 1] * (i % 5) for i in range(1, 30)]), 0, 8, 4)  # noqa: E731
+    plain, ahead = make(), Ahead(make())
+    for _ in range(20):
+        a, b = next(plain), next(ahead)
+        assert a.idx.equal(b.idx) and (plain.epoch, plain.state_dict()) == (ahead.epoch, ahead.state_dict())
+    place, expected = ahead.state_dict(), next(plain)
+    other = Ahead(make())
+    other.load_state_dict(place)
+    assert next(other).idx.equal(expected.idx) and other.state_dict() == plain.state_dict()
+    assert [b.n_targets for b in ahead.once()] == [b.n_targets for b in plain.once()]

@@ -1,3 +1,11 @@
+import json
+import sys
+import types
+
+import pytest
+from conftest import train
+
+from engine.errors import UserError
 from engine.logs import Log, plot_loss, read_log
 
 
@@ -22,3 +30,53 @@ def test_loss_picture(tmp_path):
     plot_loss(tmp_path, log.rows, best_step=20)
     content = (tmp_path / "loss.png").read_bytes()
     assert content.startswith(b"\x89PNG") and len(content) > 10_000
+
+
+class Recorder:
+    """Stands for TensorBoard's writer and for wandb's run: keeps what it is given."""
+
+    def __init__(self, *arguments, **options):
+        self.arguments, self.options, self.rows, self.closed = arguments, options, [], False
+
+    def add_scalar(self, name, value, step):
+        self.rows.append((step, name, value))
+
+    def log(self, curves, step):
+        self.rows += [(step, name, value) for name, value in curves.items()]
+
+    def close(self):
+        self.closed = True
+
+    finish = close
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_other_logs_get_the_same_rows(name, tiny_config, tmp_path, monkeypatch):
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Recorder(*arguments, **options))
+        return made[-1]
+
+    module = types.ModuleType(name)
+    module.SummaryWriter = module.init = make
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, module)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: module)
+    train(tiny_config, "--max_steps=20", f"--{name}")
+    train(tiny_config, "--max_steps=30", f"--{name}", "--resume")
+    rows = [(int(row["step"]), key, float(row[key])) for row in read_log(tmp_path / "out/tiny/log.csv") for key in row if row[key]]
+    assert sorted(made[0].rows + made[1].rows) == sorted(row for row in rows if row[1] != "step")
+    assert all(recorder.closed for recorder in made)
+    if name == "tensorboard":
+        assert [recorder.options["purge_step"] for recorder in made] == [1, 21]
+    else:
+        assert made[0].options["name"] == "tiny" and made[0].options["config"]["n_embd"] == 16
+    assert json.loads((tmp_path / "out/tiny/settings.json").read_text())["settings"][name] is True
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_log_whose_package_is_missing(name, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"--{name}: the package {name} is not installed; pip install -e '.\[log\]' would do"):
+        train(tiny_config, f"--{name}")
+    assert not (tmp_path / "out").exists()

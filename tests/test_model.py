@@ -15,6 +15,7 @@ from model import (
     KVCache,
     causal_mask,
     document_mask,
+    drop,
     fused_attention,
     manual_attention,
     next_token,
@@ -127,6 +128,27 @@ def test_dropout_is_off_in_eval_and_on_in_training(attention):
     assert not torch.equal(model(idx, idx)[0], model(idx, idx)[0])
     plain = make(GPT2, attention=attention, dropout=0.5, attention_dropout=0.0).train()
     assert not torch.equal(plain(idx, idx)[0], plain(idx, idx)[0])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 100_003])
+def test_drop(share, count):
+    x = torch.full((count,), 3.0, requires_grad=True)
+    y = drop(x, share)
+    assert all(value == 0 or value == pytest.approx(3 / (1 - share), rel=1e-3) for value in set(y.tolist()))
+    y.sum().backward()
+    assert x.grad.equal((y / 3).detach())  # the same ones, in both directions
+    if count > 1000:
+        kept = y > 0
+        assert kept.float().mean().item() == pytest.approx(1 - share, abs=0.006)  # four standard deviations
+        for lag in (1, 2, 3, 4):  # neighbours share their 64 bits with it, and are independent all the same
+            assert (kept[:-lag] & kept[lag:]).float().mean().item() == pytest.approx((1 - share) ** 2, abs=0.008)
+        assert not drop(x, share).equal(y)
+
+
+def test_drop_nothing():
+    x = torch.ones(5)
+    assert drop(x, 0.0).equal(x)
 
 
 def test_embeddings_may_have_a_dropout_of_their_own():

@@ -6,7 +6,7 @@ import torch
 from conftest import small_model
 
 from config.settings import Settings
-from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate
+from engine.optimizer import Muon, learning_rate_at, make_optimizers, orthogonal, set_learning_rate, update_average
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
@@ -28,6 +28,16 @@ def test_schedules_by_hand():
     settings = Settings(learning_rate=2.0, min_learning_rate=1.0, max_steps=110, warmup_steps=10)
     assert learning_rate_at(60, replace(settings, schedule="linear")) == pytest.approx(1.5)
     assert learning_rate_at(35, replace(settings, schedule="cosine")) == pytest.approx(1 + (1 + math.cos(math.pi / 4)) / 2)
+
+
+def test_constant_then_linear():
+    settings = Settings(learning_rate=2.0, max_steps=100, warmup_steps=10, schedule="constant", cooldown_steps=20)
+    rates = [learning_rate_at(step, settings) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
+    assert rates[10:81] == [2.0] * 71
+    assert rates[81:] == pytest.approx([2.0 - 0.1 * i for i in range(1, 20)])
+    late = replace(settings, cooldown_steps=1000)  # longer than the run: it begins after the warm-up
+    assert learning_rate_at(9, late) == 2.0 and learning_rate_at(55, late) == pytest.approx(1.0)
 
 
 def test_only_matrices_decay():
@@ -57,6 +67,62 @@ def test_muon_takes_the_matrices_inside_the_blocks():
     idx = torch.randint(8, (4, 12))
     model(idx, idx)[1].backward()
     muon.step()
-    step = (weight - before * (1 - 0.01 * 0.3)) / 0.01
+    step = (weight - before * (1 - 0.01 * 0.3)) / 0.01  # float32: the default
     singular = torch.linalg.svdvals(step) / (0.2 * 64**0.5)  # (64, 16): match_rms_adamw scales by 0.2 sqrt(64)
     assert 0.7 < singular.median() < 1.1 and singular.max() < 1.3  # five Newton-Schulz steps bring them near 1, not to it
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16)])
+def test_orthogonal(shape):
+    matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
+    out = orthogonal(matrices)
+    singular = torch.linalg.svdvals(out)
+    assert singular.min() > 0.5 and singular.max() < 1.3
+    for matrix, result in zip(matrices, out, strict=True):
+        u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+        assert torch.nn.functional.cosine_similarity((u @ v).flatten(), result.flatten(), dim=0) > 0.97
+        torch.testing.assert_close(orthogonal(matrix[None])[0], result)  # alone as in a stack
+
+
+def test_muon_is_torchs_muon_with_queries_keys_and_values_apart():
+    generator = torch.Generator().manual_seed(1)
+    shapes = {
+        "h.0.attn.c_attn.weight": (24, 8),
+        "h.0.mlp.c_fc.weight": (32, 8),
+        "h.1.mlp.c_fc.weight": (32, 8),
+        "h.1.mlp.c_proj.weight": (8, 32),
+    }
+    ours = {name: torch.randn(shape, generator=generator).requires_grad_() for name, shape in shapes.items()}
+    theirs = [part.detach().clone().requires_grad_() for name, p in ours.items() for part in (p.chunk(3) if "c_attn" in name else [p])]
+    optimizer = Muon(ours, lr=0.02, weight_decay=0.1, dtype=torch.bfloat16)
+    reference = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(5):
+        parts = []
+        for name, p in ours.items():
+            p.grad = torch.randn(p.shape, generator=generator)
+            parts += p.grad.chunk(3) if "c_attn" in name else [p.grad]
+        for p, grad in zip(theirs, parts, strict=True):
+            p.grad = grad.clone()
+        optimizer.step()
+        reference.step()
+    flat = torch.cat([p.detach().flatten() for p in ours.values()])
+    torch.testing.assert_close(flat, torch.cat([p.detach().flatten() for p in theirs]), atol=2e-3, rtol=0)  # steps of 0.05, in bfloat16
+
+
+def test_muon_leaves_what_has_no_gradient():
+    p = torch.ones(4, 4, requires_grad=True)
+    Muon({"p": p}, lr=0.1).step()
+    assert p.detach().equal(torch.ones(4, 4))
+
+
+def test_the_average_of_the_weights():
+    model, average = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    expected = None
+    for step in range(100):
+        model.weight.data.fill_(float(step))
+        decay = min(0.9, (1 + step) / (10 + step))
+        before = average.weight.item() if expected is None else expected
+        expected = decay * before + (1 - decay) * step
+        update_average(average, model, 0.9, step)
+        assert average.weight.item() == pytest.approx(expected, rel=1e-5)
+    assert average.weight.item() == pytest.approx(99 - 9, rel=0.01)  # a tenth of the way at each step: nine steps behind

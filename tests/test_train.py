@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,12 +205,114 @@ def test_a_huge_finite_loss_is_reported(tiny_config, tmp_path, monkeypatch, caps
     assert "inf" in capsys.readouterr().out
 
 
-def test_weights_carry_no_compile_prefix_and_gpt2s_names(tiny_config, tmp_path, monkeypatch):
+@pytest.fixture
+def compiler():
+    """Restores the compiler's options, which a run that compiles changes."""
+    with torch._dynamo.config.patch(suppress_errors=False), torch._inductor.config.patch(fallback_random=False):
+        yield
+    torch._dynamo.reset()
+
+
+def test_weights_carry_no_compile_prefix_and_gpt2s_names(compiler, tiny_config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # the same wrapper, without the minute of compiling
     train(tiny_config, "--max_steps=2", "--compile=yes")
+    assert "compiled in" in capsys.readouterr().out
     names = set(load_file(tmp_path / "out/tiny/model.safetensors"))
     assert "transformer.h.0.attn.c_attn.weight" in names and "transformer.wte.weight" in names
     assert not any("_orig_mod" in name for name in names)
+
+
+def test_a_compiler_that_fails_is_gone_without(compiler, tiny_config, tmp_path, monkeypatch, capsys):
+    def broken(graph, inputs):
+        raise RuntimeError("out of\ngremlins")
+
+    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=no", "--run=plain")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
+    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=yes", "--run=broken")
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if "compiling failed" in line and "gremlins" in line]) == 1
+    losses = [[float(row["train_loss"]) for row in log_rows(tmp_path / "out" / run)] for run in ("plain", "broken")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)  # not to the bit: a compiled run's batches are filled up with empty rows
+    assert json.loads((tmp_path / "out/broken/settings.json").read_text())["ran"]["compile"] is False
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_compiled_is_eager_and_resumes_bit_for_bit(compiler, tiny_config, tmp_path, monkeypatch):
+    options = ["--max_steps=30", "--compile=yes", "--activation=relu2", "--norm=rmsnorm", "--position=rotary", "--qk_norm"]
+    train(tiny_config, *options, "--run=compiled")
+    for run, compiling in (("plain", "no"), ("undropped", "yes")):
+        train(tiny_config, *options, f"--run={run}", f"--compile={compiling}", "--dropout=0")
+    losses = [[float(row["train_loss"]) for row in log_rows(tmp_path / "out" / run)] for run in ("plain", "undropped")]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_at(patch, 13)
+        train(tiny_config, *options, "--run=halved")
+    train(tiny_config, *options, "--run=halved", "--resume", "--compile=auto")
+    assert_same_run(tmp_path / "out/compiled", tmp_path / "out/halved")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_checkpoint_of_version_1_goes_on(tiny_config, tmp_path, optimizer, capsys):
+    shutil.copytree(ROOT / "tests/checkpoints/1" / optimizer, tmp_path / "out" / optimizer)
+    config = tmp_path / "old.py"
+    config.write_text(tiny_config.read_text() + "n_layer = 2; n_embd = 8; dropout = 0.0")
+    options = [f"--optimizer={optimizer}", f"--run={optimizer}", "--resume"]
+    run = train_program.start(settings_for_training([str(config), *options], ""))
+    old = torch.load(ROOT / "tests/checkpoints/1" / optimizer / "last/state.pt", weights_only=True)
+    kept = [tensor for part in old["optimizers"] for state in part["state"].values() for tensor in state.values()]
+    state = checkpoint.optimizer_state(run.optimizers, run.model)
+    assert sorted(float(t.sum()) for t in kept) == sorted(float(t.sum()) for s in state.values() for t in s.values())
+    assert "note: device" not in capsys.readouterr().out
+    train_program.loop(run)
+    train_program.finish(run)
+    train_program.close(run)
+    with open(ROOT / f"tests/checkpoints/1/{optimizer}-whole.csv", newline="") as file:
+        expected = [float(row["train_loss"]) for row in csv.DictReader(file)]
+    found = [float(row["train_loss"]) for row in log_rows(tmp_path / "out" / optimizer)]
+    assert found == pytest.approx(expected, rel=1e-5 if optimizer == "adamw" else 1e-2)  # Muon has learned to keep q, k and v apart
+    settings = json.loads((tmp_path / "out" / optimizer / "settings.json").read_text())
+    assert [session.get("from_step") for session in settings["sessions"]] == [None, 20]
+
+
+def test_a_checkpoint_of_a_later_version(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=10")
+    path = tmp_path / "out/tiny/last/state.pt"
+    torch.save({**torch.load(path, weights_only=True), "version": 99}, path)
+    with pytest.raises(UserError, match=r"written by a later version \(99; this one reads up to 2\)"):
+        train(tiny_config, "--max_steps=20", "--resume")
+
+
+def test_a_second_process_in_the_same_folder_is_refused(program, tiny_config, tmp_path):
+    run = train_program.start(settings_for_training([str(tiny_config)], ""))
+    for options in ([], ["--resume"]):
+        assert_one_line(program("train.py", tiny_config, *options), "another process is training in out/tiny", "--run")
+    train_program.close(run)
+    assert program("train.py", tiny_config, "--max_steps=5", "--resume").returncode == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tiny"]
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_again(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--run=straight")
+    train_program.close(train_program.start(settings_for_training([str(tiny_config), "--run=stopped"], "")))
+    (tmp_path / "out/stopped/samples.txt").write_text("of a step that comes again")
+    train(tiny_config, "--run=stopped", "--resume")
+    assert "out/stopped has no checkpoint yet" in capsys.readouterr().out
+    assert_same_run(tmp_path / "out/straight", tmp_path / "out/stopped")
+
+
+def test_the_average_is_what_is_evaluated_and_kept(tiny_config, tmp_path, monkeypatch):
+    train(tiny_config, "--ema=0.9", "--run=straight", "--patience=0")
+    run = train_program.start(settings_for_training([str(tiny_config), "--ema=0.9", "--run=other"], ""))
+    checkpoint.load_weights(tmp_path / "out/straight", run.best)
+    summary = json.loads((tmp_path / "out/straight/summary.json").read_text())
+    assert evaluate(run.average, run.loaders["val"].once(), torch.device("cpu")) == pytest.approx(summary["loss"]["val"], abs=1e-6)
+    state = checkpoint.load_state(tmp_path / "out/straight")
+    assert not state["average"]["lm_head.weight"].equal(state["model"]["lm_head.weight"])
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_at(patch, 17)
+        train(tiny_config, "--ema=0.9", "--run=halved")
+    train(tiny_config, "--ema=0.9", "--run=halved", "--resume")
+    assert_same_run(tmp_path / "out/straight", tmp_path / "out/halved")
 
 
 @pytest.mark.parametrize("option", ["--n_embd=32", "--seed=5", "--batch_size=4", "--dropout=0", "--split_seed=3"])
