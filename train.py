@@ -33,7 +33,7 @@ from engine import checkpoint
 from engine.device import Machine, autocast, eager, peak_memory, pick_machine, set_up, try_to_compile
 from engine.errors import Stopped, UserError, run_program
 from engine.evaluation import amount, evaluate
-from engine.files import write_text
+from engine.files import append_text, write_text
 from engine.generation import continuations, only_new, page
 from engine.logs import Log, check_packages, plot_loss, write_summary
 from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
@@ -301,8 +301,7 @@ def evaluate_and_save(run: Run) -> float:
     else:
         progress.no_better += 1
     if samples := short_samples(run):
-        with open(run.folder / "samples.txt", "a", encoding="utf-8", newline="\n") as file:
-            file.write(f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
+        append_text(run.folder / "samples.txt", f"step {progress.step}, validation loss {loss:.4f}\n" + "\n".join(samples) + "\n\n")
         best = "*" if progress.no_better == 0 else " "
         shown = " ".join(" ".join(samples).split())  # on one line
         tqdm.write(f"step {progress.step:>6}  validation loss {loss:.4f}{best}  {shown[:60]}")

@@ -203,8 +203,11 @@ def set_optimizer_state(optimizers: list[torch.optim.Optimizer], model: GPT, sta
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """last/state.pt: tensors, numbers and text only, so that it loads without unpickling code."""
     (folder / STATE).parent.mkdir(exist_ok=True)
-    with replacing(folder / STATE) as temporary:
-        torch.save({"version": VERSION, **state}, temporary)
+    with replacing(folder / STATE) as temporary, open(temporary, "wb") as file:
+        try:
+            torch.save({"version": VERSION, **state}, file)
+        except RuntimeError as error:  # how torch closes a file that it could not write to
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:

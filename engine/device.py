@@ -150,7 +150,7 @@ def pick_compile(settings: Settings, device: torch.device, floor: float) -> tupl
         missing = "there is no C++ compiler"
     if settings.compile == "yes":
         return missing is None, [f"compile=yes: {missing}; going on without"] if missing else []
-    return missing is None and floor > 15, []
+    return missing is None and floor > 30, []
 
 
 def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowLoader | StreamLoader | Ahead) -> Callable:

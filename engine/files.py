@@ -13,13 +13,25 @@ from engine.errors import UserError
 
 
 @contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give errors such as a full disk, which come without a name, that of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; move it to `path` when the block ends well, remove it when it does not."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
+        with named(path):
+            yield temporary
+            with open(temporary, "r+b") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -29,6 +41,12 @@ def write_text(path: Path, text: str) -> None:
     """Replace the file by `text`, in UTF-8 with \\n line ends on every system."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add `text` to the file, in the same form."""
+    with named(path), open(path, "ab") as file:
+        file.write(text.encode("utf-8"))
 
 
 def sha256(data: bytes | memoryview) -> str:

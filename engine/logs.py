@@ -11,7 +11,7 @@ from typing import Any
 
 from config.settings import Settings
 from engine.errors import UserError
-from engine.files import replacing, write_text
+from engine.files import append_text, replacing, write_text
 
 COLUMNS = ("step", "epoch", "train_loss", "val_loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
@@ -36,8 +36,7 @@ class Log:
         """Append one row; columns without a value stay empty."""
         row = {name: "" if values.get(name) is None else repr(values[name]) for name in COLUMNS}
         self.rows.append(row)
-        with open(self.path, "a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+        append_text(self.path, ",".join(row.values()) + "\n")  # numbers need no quotes
         curves = {name: value for name, value in values.items() if name != "step" and value is not None}
         if self.tensorboard:
             for name, value in curves.items():
