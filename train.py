@@ -238,7 +238,7 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     n_targets = sum(batch.n_all for batch in batches)
     step_loss = torch.zeros((), device=machine.device)  # mean over all targets of the step, this process's share of it
     for batch in batches:
-        batch = batch.to(machine.device)
+        batch = batch.with_noise(settings.token_noise, run.model.config.vocab_size).to(machine.device)
         with autocast(machine.device, machine.dtype):
             _, loss = run.forward(batch.idx, batch.targets, batch.positions)
         loss = loss * (batch.n_targets / n_targets)  # so that the gradients add up to that of one large batch

@@ -26,6 +26,18 @@ class Batch(NamedTuple):
     n_targets: int  # targets that are not -1
     n_all: int  # the same for the whole batch, of which this may be the part of one process
 
+    def with_noise(self, share: float, vocab_size: int) -> "Batch":
+        """About this share of the inputs replaced by tokens drawn by chance; those at the beginning of a document stay.
+
+        It keeps a model from learning a small text by heart (Xie et al. 2017, "Data Noising as Smoothing").
+        """
+        if not share:
+            return self
+        noisy = torch.rand(self.idx.shape) < share
+        if self.positions is not None:
+            noisy &= self.positions > 0
+        return self._replace(idx=torch.where(noisy, torch.randint(vocab_size, self.idx.shape), self.idx))
+
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self

@@ -280,3 +280,15 @@ def test_made_ahead_is_the_same_and_its_place_is_that_of_the_batch_served(monkey
     other.load_state_dict(place)
     assert next(other).idx.equal(expected.idx) and other.state_dict() == plain.state_dict()
     assert [b.n_targets for b in ahead.once()] == [b.n_targets for b in plain.once()]
+
+
+def test_noise():
+    torch.manual_seed(1)
+    batch = next(StreamLoader(np.zeros(20_000, dtype=int), 100, 100))
+    noisy = batch.with_noise(0.2, 10)
+    assert noisy.idx.ne(0).float().mean().item() == pytest.approx(0.2 * 0.9, abs=0.016)  # one in ten is drawn as what it was
+    assert set(noisy.idx.unique().tolist()) == set(range(10))
+    assert noisy.targets is batch.targets and batch.idx.eq(0).all() and noisy.n_targets == batch.n_targets
+    assert batch.with_noise(0.0, 10) is batch
+    rows = next(RowLoader(flat([[1, 2, 3]] * 50), 0, 8, 25)).with_noise(0.9, 5)
+    assert rows.idx[rows.positions == 0].eq(0).all() and rows.idx[rows.positions > 0].eq(4).any()
