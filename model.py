@@ -217,6 +217,14 @@ def make_norm(config: GPTConfig) -> nn.Module:
     return nn.LayerNorm(config.n_embd, bias=config.bias)
 
 
+def gelu(x: Tensor) -> Tensor:
+    """x times the normal distribution function of x, in the approximation GPT-2 was trained with (Hendrycks & Gimpel 2016):
+    x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), which is x sigmoid(2u)."""
+    if torch.compiler.is_compiling():  # which makes the second form twice as fast as the first
+        return x * torch.sigmoid(math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
 class MLP(nn.Module):
     """Two linear layers, four times as wide in between; every token on its own."""
 
@@ -233,7 +241,7 @@ class MLP(nn.Module):
             x = F.relu(x)
             x = x * x  # ReLU squared: Primer, So et al. 2021
         else:
-            x = F.gelu(x, approximate="tanh")  # the form GPT-2 was trained with
+            x = gelu(x)
         return self.dropout(self.c_proj(x))  # (B, T, C)
 
 

@@ -152,18 +152,12 @@ def open_folder(run: Run) -> None:
     """Make the run folder, or bring the run to where the last checkpoint in it left off. The first process alone writes."""
     folder, settings = run.folder, run.settings
     if run.world.rank == 0:
-        run.lock = checkpoint.lock(folder)
+        run.lock = checkpoint.lock(folder) if settings.resume else checkpoint.make_run_folder(folder)
     if settings.resume:
         load_state(run)
         print(f"resume: {folder} at step {run.progress.step}")
     if run.world.rank == 0:
-        if settings.resume:
-            checkpoint.remove_leftovers(folder)
-        else:
-            if run.lock:
-                run.lock.release()  # the older run is over: it may be moved
-            checkpoint.make_run_folder(folder)
-            run.lock = checkpoint.lock(folder)
+        checkpoint.remove_leftovers(folder)
         run.data.tokenizer.save(folder / "tokenizer.json")
         if run.data.meta["kind"] == "rows":
             write_text(folder / "seen.txt", "\n".join(decode_documents(run.data.tokens["train"], run.data.tokenizer)) + "\n")
@@ -238,7 +232,7 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
     n_targets = sum(batch.n_all for batch in batches)
     step_loss = torch.zeros((), device=machine.device)  # mean over all targets of the step, this process's share of it
     for batch in batches:
-        batch = batch.with_noise(settings.token_noise, run.model.config.vocab_size).to(machine.device)
+        batch = batch.to(machine.device).with_noise(settings.token_noise, run.model.config.vocab_size)
         with autocast(machine.device, machine.dtype):
             _, loss = run.forward(batch.idx, batch.targets, batch.positions)
         loss = loss * (batch.n_targets / n_targets)  # so that the gradients add up to that of one large batch

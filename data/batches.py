@@ -33,10 +33,10 @@ class Batch(NamedTuple):
         """
         if not share:
             return self
-        noisy = torch.rand(self.idx.shape) < share
+        noisy = torch.rand(self.idx.shape, device=self.idx.device) < share
         if self.positions is not None:
             noisy &= self.positions > 0
-        return self._replace(idx=torch.where(noisy, torch.randint(vocab_size, self.idx.shape), self.idx))
+        return self._replace(idx=torch.where(noisy, torch.randint_like(self.idx, vocab_size), self.idx))
 
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":

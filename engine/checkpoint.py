@@ -37,34 +37,38 @@ def holds_run(folder: Path) -> bool:
     return (folder / "settings.json").exists()
 
 
-def make_run_folder(folder: Path) -> None:
-    """An empty run folder. One that holds anything already is set aside under a dated name, never overwritten."""
+def make_run_folder(folder: Path) -> FileLock:
+    """An empty run folder, taken for this process. One that holds anything already is set aside under a dated name, never
+    overwritten. Raises UserError when another process is training in it."""
     try:
         if folder.is_dir() and any(folder.iterdir()):
+            older = lock(folder)
             aside = folder.with_name(f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
             while aside.exists():
                 aside = aside.with_name(aside.name + "b")
             folder.rename(aside)
+            older.release()
             print(f"the older run in {folder} is now in {aside}")
-        (folder / "last").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = lock(folder)
         write_text(folder / "samples.txt", "")  # a folder that cannot be written to is found out now, not after training
+        return taken
     except OSError as error:
         raise UserError(f"cannot write a run to {folder}: {error.strerror}; choose another place with --out_dir") from None
 
 
-def lock(folder: Path) -> FileLock | None:
-    """Take this run folder, if it is there, for this process alone: for as long as it lives, however it ends.
+def lock(folder: Path) -> FileLock:
+    """Take a run folder for this process alone, for as long as it lives, however it ends.
 
     Raises UserError when another process has it.
     """
-    if not (folder / LOCK).parent.is_dir():
-        return None
+    (folder / LOCK).parent.mkdir(exist_ok=True)
+    taken = FileLock(folder / LOCK)
     try:
-        taken = FileLock(folder / LOCK)
         taken.acquire(timeout=0)
-        return taken
     except Timeout:
         raise UserError(f"another process is training in {folder}; wait for it, or choose another name with --run") from None
+    return taken
 
 
 def find_run(run: str | None, out_dir: str = "out") -> Path:

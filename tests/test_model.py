@@ -17,6 +17,7 @@ from model import (
     document_mask,
     drop,
     fused_attention,
+    gelu,
     manual_attention,
     next_token,
     next_token_probabilities,
@@ -144,6 +145,13 @@ def test_drop(share, count):
         for lag in (1, 2, 3, 4):  # neighbours share their 64 bits with it, and are independent all the same
             assert (kept[:-lag] & kept[lag:]).float().mean().item() == pytest.approx((1 - share) ** 2, abs=0.008)
         assert not drop(x, share).equal(y)
+
+
+def test_both_forms_of_gelu():
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    expected = torch.nn.functional.gelu(x, approximate="tanh")
+    assert gelu(x).equal(expected)
+    torch.testing.assert_close(torch.compile(gelu, backend="eager")(x), expected, atol=1e-14, rtol=0)
 
 
 def test_drop_nothing():
