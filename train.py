@@ -4,7 +4,7 @@
     python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
     python train.py config/names.py --resume                 go on where a stopped run left off
     python train.py config/text.py --source=mybook.txt       a text of your own
-    torchrun --standalone --nproc_per_node=4 train.py config/names.py   four processes share every batch
+    torchrun --standalone --nproc_per_node=4 -- train.py config/names.py    four processes share every batch
 
 Without a config it lists those there are.
 """
@@ -15,10 +15,10 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock
@@ -56,6 +56,14 @@ class Progress:
     wall_seconds: float = 0.0  # from the start of the program, of all its sessions
 
 
+class Step(NamedTuple):
+    """What is kept of a step until somebody looks: on a GPU, looking takes time."""
+
+    number: int
+    place: dict[str, int]  # in the data, after its last batch
+    numbers: torch.Tensor  # (2,) loss, this process's share of it, and length of the gradient
+
+
 @dataclass
 class Run:
     """All that takes part in a training run."""
@@ -75,7 +83,8 @@ class Run:
     lock: FileLock | None = None
     progress: Progress = field(default_factory=Progress)
     log: Log | None = None
-    unread: list[tuple[int, dict, torch.Tensor]] = field(default_factory=list)  # step, place in the data and loss, since the last look
+    saved: int = 0  # step of the last checkpoint
+    unread: list[Step] = field(default_factory=list)  # steps since the last look at their numbers
 
     @property
     def best(self) -> GPT:
@@ -118,10 +127,12 @@ def start(settings: Settings) -> Run:
     model.config.attention = machine.attention
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
+    if settings.shard and world.size == 1:
+        machine.notes.append("shard: there is one process, which holds all of the model; torchrun would start several")
     if average and settings.shard:
         share(average, world, machine.device, shard=True)
     forward = share(model, world, machine.device, settings.shard)
-    forward = try_to_compile(forward, model, machine, loaders["train"])
+    forward = try_to_compile(forward, model, machine, loaders["train"], world)
     for note in machine.notes:
         print(f"note: {note}")
     optimizers = make_optimizers(model, settings, machine.dtype)
@@ -149,23 +160,30 @@ def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine
 
 
 def open_folder(run: Run) -> None:
-    """Make the run folder, or bring the run to where the last checkpoint in it left off. The first process alone writes."""
-    folder, settings = run.folder, run.settings
-    if run.world.rank == 0:
-        run.lock = checkpoint.lock(folder) if settings.resume else checkpoint.make_run_folder(folder)
-    if settings.resume:
+    """Make the run folder, or bring the run to where the last checkpoint in it left off."""
+    run.world.of_first(lambda: take_folder(run))
+    if run.settings.resume:
         load_state(run)
-        print(f"resume: {folder} at step {run.progress.step}")
-    if run.world.rank == 0:
-        checkpoint.remove_leftovers(folder)
-        run.data.tokenizer.save(folder / "tokenizer.json")
-        if run.data.meta["kind"] == "rows":
-            write_text(folder / "seen.txt", "\n".join(decode_documents(run.data.tokens["train"], run.data.tokenizer)) + "\n")
-        ran = {**run.machine.decided(), "processes": run.world.size}
-        config = replace(run.model.config, attention=settings.model_config(vocab_size=1).attention)
-        checkpoint.save_settings(folder, settings, config, run.data.meta, ran, run.progress.step)
-        run.log = Log(folder, run.progress.step, settings)
+        print(f"resume: {run.folder} at step {run.progress.step}")
+    run.world.of_first(lambda: describe_run(run))
     run.began -= run.progress.wall_seconds
+
+
+def take_folder(run: Run) -> None:
+    """The first process alone writes: it makes the folder, or takes the one there is."""
+    run.lock = checkpoint.lock(run.folder) if run.settings.resume else checkpoint.make_run_folder(run.folder)
+    checkpoint.remove_leftovers(run.folder)
+
+
+def describe_run(run: Run) -> None:
+    """What later programs need besides the weights; and the log is opened."""
+    run.data.tokenizer.save(run.folder / "tokenizer.json")
+    if run.data.meta["kind"] == "rows":
+        write_text(run.folder / "seen.txt", "\n".join(decode_documents(run.data.tokens["train"], run.data.tokenizer)) + "\n")
+    ran = {**run.machine.decided(), "processes": run.world.size}
+    config = run.settings.model_config(run.data.tokenizer.vocab_size)
+    checkpoint.save_settings(run.folder, run.settings, config, run.data.meta, ran, run.progress.step)
+    run.log = Log(run.folder, run.progress.step, run.settings)
 
 
 def close(run: Run) -> None:
@@ -194,8 +212,7 @@ def loop(run: Run) -> None:
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
             logging = evaluating or stopping or progress.step % settings.log_interval == 0 or progress.step == 1
             if logging:
-                row["train_loss"] = read_losses(run)  # on a GPU, the only wait for it
-                row["grad_norm"] = float(row["grad_norm"])
+                row |= read_numbers(run)  # on a GPU, the only wait for it
             progress.seconds += time.perf_counter() - began
             if logging:
                 speed = (progress.n_targets - since[0]) / (progress.seconds - since[1])
@@ -221,13 +238,12 @@ def loop(run: Run) -> None:
             save_state(run)
 
 
-def training_step(run: Run) -> dict[str, float | torch.Tensor]:
-    """One update of the weights, from grad_accum batches. Returns the row for the log."""
+def training_step(run: Run) -> dict[str, float]:
+    """One update of the weights, from grad_accum batches. Returns the row for the log, less what `read_numbers` adds."""
     settings, progress, machine = run.settings, run.progress, run.machine
     run.model.train()
     learning_rate = learning_rate_at(progress.step, settings)
     set_learning_rate(run.optimizers, learning_rate)
-    place = run.loaders["train"].state_dict()
     batches = [next(run.loaders["train"]) for _ in range(settings.grad_accum)]
     n_targets = sum(batch.n_all for batch in batches)
     step_loss = torch.zeros((), device=machine.device)  # mean over all targets of the step, this process's share of it
@@ -249,34 +265,31 @@ def training_step(run: Run) -> dict[str, float | torch.Tensor]:
         update_average(run.average, run.model, settings.ema, progress.step)
     progress.step += 1
     progress.n_targets += n_targets
-    run.unread.append((progress.step, place, step_loss))
-    return {
-        "step": progress.step,
-        "epoch": run.loaders["train"].epoch,
-        "train_loss": step_loss,
-        "learning_rate": learning_rate,
-        "grad_norm": whole(grad_norm),
-    }
+    run.unread.append(Step(progress.step, run.loaders["train"].state_dict(), torch.stack((step_loss, whole(grad_norm)))))
+    return {"step": progress.step, "epoch": run.loaders["train"].epoch, "learning_rate": learning_rate}
 
 
-def read_losses(run: Run) -> float:
-    """The loss of the last step. Raises UserError, naming step and batch, if one since the last look is no number any more."""
-    losses = torch.stack([loss for _, _, loss in run.unread])
+def read_numbers(run: Run) -> dict[str, float]:
+    """Loss and gradient of the last step, for the log. Raises UserError for the first step since the last look that has one which
+    is no number any more: every later one is broken, and none of them was saved."""
+    numbers = torch.stack([step.numbers for step in run.unread])  # (steps, 2)
+    losses = numbers[:, 0].contiguous()
     run.world.add_up(losses)
-    values = losses.tolist()
-    for (step, place, _), loss in zip(run.unread, values, strict=True):
-        batch = f"batch {place['batch'] + 1}" + (f" of epoch {place['epoch']}" if "epoch" in place else "")
-        finite(loss, f"loss is {loss} at step {step}, on {batch}", run.progress)
+    for step, loss, norm in zip(run.unread, losses.tolist(), numbers[:, 1].tolist(), strict=True):
+        of_epoch = f" of epoch {step.place['epoch']}" if "epoch" in step.place else ""
+        place = f"step {step.number}, on batch {step.place['batch']}{of_epoch}"
+        check_finite(run, loss, f"loss is {loss} at {place}")
+        if not run.scaler.is_enabled():  # which leaves out such steps
+            check_finite(run, norm, f"gradient has length {norm} at {place}")
     run.unread.clear()
-    return values[-1]
+    return {"train_loss": loss, "grad_norm": norm}
 
 
-def finite(loss: float, sentence: str, progress: Progress) -> float:
-    """The loss. Raises UserError, with the sentence, for one that is no number any more."""
-    if not math.isfinite(loss):
-        kept = f"; the checkpoint of step {progress.evaluated} is kept" if progress.evaluated else ""
+def check_finite(run: Run, number: float, sentence: str) -> None:
+    """Raise UserError, with the sentence, for one that is no number any more."""
+    if not math.isfinite(number):
+        kept = f"; the checkpoint of step {run.saved} is kept" if run.saved else ""
         raise UserError(f"the {sentence}: a lower --learning_rate would help{kept}")
-    return loss
 
 
 def utilization(run: Run, tokens_per_second: float) -> float:
@@ -287,7 +300,8 @@ def utilization(run: Run, tokens_per_second: float) -> float:
 def evaluate_and_save(run: Run) -> float:
     """The loss on the whole validation split; the weights are kept if it is the best so far. Shows and stores a few samples."""
     progress = run.progress
-    loss = finite(loss := evaluate_split(run, "val"), f"validation loss is {loss} at step {progress.step}", progress)
+    loss = evaluate_split(run, "val")
+    check_finite(run, loss, f"validation loss is {loss} at step {progress.step}")
     progress.evaluated = progress.step
     if loss < progress.best_loss:
         progress.best_loss, progress.best_step, progress.no_better = loss, progress.step, 0
@@ -306,7 +320,8 @@ def evaluate_split(run: Run, split: str) -> float:
     """The loss of the best weights so far on one split. Sharded processes go through it together, others share it out."""
     world = World() if run.settings.shard else run.world
     with eager():
-        return evaluate(run.best, run.loaders[split].once(run.settings.eval_tokens), run.machine.device, run.machine.dtype, world)
+        loss = evaluate(run.best, run.loaders[split].once(run.settings.eval_tokens), run.machine.device, run.machine.dtype, world)
+    return run.world.of_first(lambda: loss)  # to the last bit the same for all: it decides what they do next
 
 
 def short_samples(run: Run) -> list[str]:
@@ -348,6 +363,7 @@ def save_state(run: Run) -> None:
     }
     if run.world.rank == 0:
         checkpoint.save_state(run.folder, {**state, "samples_size": (run.folder / "samples.txt").stat().st_size})
+    run.saved = run.progress.step
 
 
 def load_state(run: Run) -> None:
@@ -367,6 +383,9 @@ def load_state(run: Run) -> None:
         run.scaler.load_state_dict(state["scaler"])
         run.loaders["train"].load_state_dict(state["loader"])
         run.progress = Progress(**state["progress"])
+        run.saved = run.progress.step
+        if any(type(value) is not type(default) for value, default in zip(astuple(run.progress), astuple(Progress()), strict=True)):
+            raise ValueError("its progress is no numbers")
         if len(state["random"]) == run.world.size:
             checkpoint.set_random_state(state["random"][run.world.rank], run.machine.device)
         else:

@@ -103,15 +103,18 @@ class RowLoader:
         self.one_shape, self.part = one_shape, part
         self.load_state_dict({"epoch": 0, "batch": 0})
         if (rows := min(map(len, self.batches))) < part[1]:
-            raise UserError(f"a batch of {rows} rows is too small for {part[1]} processes; as many processes as rows would do")
+            raise UserError(f"batches of {rows} rows (batch_size={batch_size}) are too small for {part[1]} processes; {rows} would do")
 
     def state_dict(self) -> dict[str, int]:
         """The place in the epoch: all it takes to go on with the very next batch."""
         return {"epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Raises ValueError for a place that an epoch of these documents does not have."""
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.batches = self._shuffled()
+        if not 0 <= self.batch <= len(self.batches):
+            raise ValueError(f"an epoch has {len(self.batches)} batches, not {self.batch}")
 
     def __next__(self) -> Batch:
         if self.batch == len(self.batches):

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from config.settings import SamplingSettings, Settings, check
 from engine.errors import UserError, nearest
 from engine.files import replacing, write_text
+from engine.optimizer import Muon
 from engine.parallel import like, whole
 from model import GPT, GPTConfig
 
@@ -27,7 +28,7 @@ LOCK = Path("last") / "lock"
 VERSION = 2  # of the state: 1 kept the optimizers' states by number, not by name
 MAY_CHANGE_ON_RESUME = {
     *("max_steps", "learning_rate", "patience", "device", "compile", "attention", "threads", "shard", "resume", "run", "out_dir"),
-    *("tensorboard", "wandb"),
+    *("tensorboard", "wandb", "log_interval", "num_samples", "max_new_tokens", "temperature", "top_k", "top_p", "min_p"),
     *("source", "year", "prepared_dir"),  # the same list from another place is the same data: its hash decides
 }
 
@@ -195,13 +196,16 @@ def optimizer_state(optimizers: list[torch.optim.Optimizer], model: GPT) -> dict
 
 
 def set_optimizer_state(optimizers: list[torch.optim.Optimizer], model: GPT, state: dict[str, dict[str, torch.Tensor]]) -> None:
-    """The inverse of `optimizer_state`."""
+    """The inverse of `optimizer_state`. Raises ValueError for a state that is not of these parameters."""
     names = {p: name for name, p in model.named_parameters()}
     for optimizer in optimizers:
-        for p in (p for group in optimizer.param_groups for p in group["params"] if names[p] in state):
-            optimizer.state[p] = {
-                key: like(value.to(p.device), p) if value.shape == p.shape else value.to(p.device) for key, value in state[names[p]].items()
-            }
+        expected = {"momentum"} if isinstance(optimizer, Muon) else {"step", "exp_avg", "exp_avg_sq"}
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            tensors = state[names[p]]
+            if set(tensors) != expected or any(tensor.shape not in (p.shape, ()) for tensor in tensors.values()):
+                raise ValueError(f"the optimizer's state of {names[p]} has other parts or shapes")
+            tensors = {key: tensor.to(p.device) for key, tensor in tensors.items()}
+            optimizer.state[p] = {key: like(tensor, p) if tensor.shape == p.shape else tensor for key, tensor in tensors.items()}
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
@@ -227,7 +231,9 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # torch raises many kinds for a damaged file
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged ({first[:80]}); start anew without --resume") from None
-    version = state.setdefault("version", 1) if isinstance(state, dict) else 0
+    version = state.setdefault("version", 1) if isinstance(state, dict) else None
+    if type(version) is not int:
+        raise UserError(f"{path} is no state of this run; start anew without --resume")
     if version > VERSION:
         raise UserError(f"{path} was written by a later version ({version}; this one reads up to {VERSION}); a newer checkout would do")
     return state
@@ -260,7 +266,7 @@ def check_resume(folder: Path, settings: Settings, data: dict) -> None:
             continue
         if name not in MAY_CHANGE_ON_RESUME:
             raise UserError(f"--resume: {name} was {was} in {folder} and is {value} now; give --{name}={was} to go on with that run")
-        if name != "resume":
+        if name != "resume" and value not in (None, "auto"):  # else it stays what it was decided to be
             print(f"note: {name} was {was} and is {value} from here on")
     if before["data"].get("source_sha256") != data["source_sha256"]:
         raise UserError(
@@ -276,8 +282,8 @@ def sampling_settings(description: dict[str, Any], options: type[SamplingSetting
 
 def cut_back(path: Path, size: int) -> None:
     """Cut a file that a run appends to back to what it was at the checkpoint; what came after comes again."""
-    if path.exists():
-        os.truncate(path, min(size, path.stat().st_size))
+    path.touch()
+    os.truncate(path, min(size, path.stat().st_size))
 
 
 def remove_leftovers(folder: Path) -> None:

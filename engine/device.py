@@ -153,7 +153,7 @@ def pick_compile(settings: Settings, device: torch.device, floor: float) -> tupl
     return missing is None and floor > 30, []
 
 
-def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowLoader | StreamLoader | Ahead) -> Callable:
+def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowLoader | StreamLoader | Ahead, world: World) -> Callable:
     """`forward`, compiled if the machine is to compile and can: for a GPU the whole model as one graph; on a CPU, and
     sharded, its blocks, of which one is compiled for all. One batch is tried; if it fails, all goes on without."""
     if not machine.compile:
@@ -161,7 +161,7 @@ def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowL
     began, place = time.perf_counter(), loader.state_dict()
     torch._inductor.config.fallback_random = machine.device.type == "cpu"  # PyTorch's own generator: there the faster, and as without
     whole_graph = machine.device.type == "cuda" and not hasattr(next(model.parameters()), "full_tensor")
-    compiled = torch.compile(forward) if whole_graph else forward
+    compiled = torch.compile(forward) if whole_graph else model
     if not whole_graph:
         for block in model.transformer.h:
             block.compile()
@@ -171,17 +171,20 @@ def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowL
             with autocast(machine.device, machine.dtype):
                 _, loss = compiled(batch.idx, batch.targets, batch.positions)
             loss.backward()
-        machine.notes.append(f"compiled in {time.perf_counter() - began:.0f} s")
+        failure = ""
     except Exception as error:  # a compiler may fail in any way
-        machine.notes.append(f"compiling failed ({' '.join(str(error).split())[:100]}); going on without")
-        machine.compile = False
-        for block in model.transformer.h:
-            block._compiled_call_impl = None
-        compiled = forward
+        failure = " ".join(str(error).split())[:100]
     model.zero_grad()
     loader.load_state_dict(place)
     torch._dynamo.config.suppress_errors = True  # what is compiled later, for another shape, may fail too
-    return compiled
+    if world.highest(int(bool(failure))):  # in one process: none is to run it
+        machine.notes.append(f"compiling failed ({failure or 'in another process'}); going on without")
+        machine.compile = False
+        for block in model.transformer.h:
+            block._compiled_call_impl = None
+        return forward
+    machine.notes.append(f"compiled in {time.perf_counter() - began:.0f} s")
+    return compiled if whole_graph else forward
 
 
 def eager() -> contextlib.AbstractContextManager:

@@ -43,20 +43,27 @@ def run_program(main: Callable[[list[str]], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except UserError as error:
-        if os.environ.get("RANK", "0") != "0":
-            sys.exit(2)  # every process makes the same mistake: the first one says so
         fail(program, str(error))
     except OSError as error:
         fail(program, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except MemoryError as error:
-        fail(program, f"not enough memory: {error}; smaller sizes would fit")
+        fail(program, f"not enough memory{f': {error}' if str(error) else ''}; smaller sizes would fit")
     except RuntimeError as error:
+        if one_of_several() and "closed by peer" in str(error):
+            sys.exit(2)  # another process has met a mistake, and says so
         if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
             raise
         fail(program, f"not enough memory: {str(error).splitlines()[0]}; a smaller model or batch_size would fit")
 
 
 def fail(program: str, message: str) -> None:
-    """Leave with exit code 2 and the message, folded to one line."""
-    print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
+    """Leave with exit code 2 and the message, folded to one line. Several processes make the same mistake: the first one says so."""
+    if not one_of_several():
+        print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def one_of_several() -> bool:
+    """Whether this is a process of torchrun's that has met the others, and not the first."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_initialized() and distributed.get_rank() > 0

@@ -66,10 +66,13 @@ def open_tensorboard(folder: Path, up_to_step: int) -> Any:
 
 
 def open_wandb(folder: Path, settings: Settings) -> Any:
-    """A run of Weights & Biases, with the settings, under the name of the folder."""
+    """A run of Weights & Biases, with the settings, under the name of the folder. Raises UserError where nobody is logged in."""
     import wandb
 
-    return wandb.init(project="rhapsode", name=folder.name, dir=str(folder), config=asdict(settings))
+    try:
+        return wandb.init(project="rhapsode", name=folder.name, dir=str(folder), config=asdict(settings))
+    except wandb.Error as error:
+        raise UserError(f"--wandb: {error}; `wandb login` or WANDB_MODE=offline would do") from None
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

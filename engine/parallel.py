@@ -40,10 +40,18 @@ class World:
         return int(number)
 
     def of_first(self, make: Callable[[], Any]) -> Any:
-        """What the first process makes, for all. The others wait for it."""
-        made = [make() if self.rank == 0 else None]
-        if self.size > 1:
-            torch.distributed.broadcast_object_list(made)
+        """What the first process makes, for all. The others wait for it, and share a mistake of the user's that it meets."""
+        if self.size == 1:
+            return make()
+        made = [None]
+        if self.rank == 0:
+            try:
+                made = [make()]
+            except (UserError, OSError) as error:
+                made = [error]
+        torch.distributed.broadcast_object_list(made)
+        if isinstance(made[0], Exception):
+            raise made[0]
         return made[0]
 
     def gathered(self, value: Any) -> list[Any]:
@@ -65,22 +73,26 @@ class World:
 
 def join_world() -> World:
     """Meet the other processes that torchrun started; all but the first fall silent. Raises UserError for a world that cannot meet."""
-    size = int(os.environ.get("WORLD_SIZE", 1))
-    if size == 1:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size == "1":
         return World()
-    world = World(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", 0)))
     try:
+        world = World(int(os.environ["RANK"]), int(size), int(os.environ["LOCAL_RANK"]))
         # gloo carries numbers of the host at no cost to a GPU, NCCL all the rest
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"the {size} processes cannot meet ({str(error)[:80]}); start them with torchrun") from None
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"the environment says WORLD_SIZE={size}, but the processes cannot meet ({str(error)[:80]}); torchrun would start them, "
+            "and a single one needs no WORLD_SIZE"
+        ) from None
     if world.rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return world
 
 
 def leave_world() -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    """Part from the other processes."""
+    if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 

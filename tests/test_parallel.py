@@ -1,6 +1,7 @@
 """Two processes against one. Without dropout they compute the same; with it each draws its own."""
 
 import csv
+import os
 import subprocess
 import sys
 
@@ -53,14 +54,15 @@ def test_two_sharded_processes_go_on_for_one_on_a_stream(tmp_path, prose_file):
 def test_a_mistake_is_said_once(tiny_config):
     done = subprocess.run([sys.executable, *TWO, tiny_config, "--batch_size=1"], capture_output=True, text=True, timeout=180)
     assert done.returncode != 0
-    assert done.stderr.count("a batch of 1 rows is too small for 2 processes") == 1
+    assert done.stderr.count("batches of 1 rows (batch_size=1) are too small for 2 processes; 1 would do") == 1
 
 
 def test_a_world_that_cannot_meet(program, tiny_config, tmp_path):
-    import os
-
     env = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
-    assert_one_line(program("train.py", tiny_config, env=env), "the 2 processes cannot meet", "torchrun")
+    assert_one_line(program("train.py", tiny_config, env=env), "WORLD_SIZE=2", "cannot meet", "torchrun")
+    del env["RANK"]
+    assert_one_line(program("train.py", tiny_config, env=env), "WORLD_SIZE=2", "cannot meet", "RANK")
+    assert_one_line(program("train.py", tiny_config, "--n_head=0", env={**os.environ, "RANK": "1"}), "n_head")
 
 
 def test_a_world_of_one_does_nothing():

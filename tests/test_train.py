@@ -153,9 +153,9 @@ def test_gradient_accumulation_equals_a_large_batch(tiny_config, tmp_path):
     _, expected = run.model(*joined)
     gradients = torch.autograd.grad(expected, list(run.model.parameters()))
     norm = torch.sqrt(sum((g**2).sum() for g in gradients))
-    row = train_program.training_step(run)
-    assert float(row["train_loss"]) == pytest.approx(expected.item(), abs=1e-6)
-    assert float(row["grad_norm"]) == pytest.approx(norm.item(), rel=1e-5)
+    row = train_program.training_step(run) | train_program.read_numbers(run)
+    assert row["train_loss"] == pytest.approx(expected.item(), abs=1e-6)
+    assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
     assert row["learning_rate"] > 0
 
 
@@ -194,7 +194,7 @@ def test_early_stop(tiny_config, tmp_path, monkeypatch):
 
 def test_a_loss_that_is_no_number_stops_the_run(tiny_config, tmp_path):
     train(tiny_config, "--max_steps=10")
-    with pytest.raises(UserError, match=r"loss is (nan|inf) at step \d+, on batch \d+ of epoch 0: a lower"):
+    with pytest.raises(UserError, match=r"(loss is|gradient has length) (nan|inf) at step 2, on batch 2 of epoch 0: a lower"):
         train(tiny_config, "--run=hot", "--learning_rate=1e12", "--grad_clip=0", "--warmup_steps=0", "--log_interval=10")
 
 
@@ -336,6 +336,10 @@ def test_resuming_further_or_from_nothing(tiny_config, tmp_path, names_file):
     names_file.write_text(names_file.read_text().removesuffix("zed\n"))
     with pytest.raises(UserError, match="state.pt is damaged"):
         train(tiny_config, "--max_steps=20", "--resume")
+    for wrong in ([1, 2], torch.zeros(2), {"version": "2"}):
+        torch.save(wrong, tmp_path / "out/tiny/last/state.pt")
+        with pytest.raises(UserError, match="state.pt is no state of this run"):
+            train(tiny_config, "--max_steps=20", "--resume")
     torch.save([1, 2], tmp_path / "out/tiny/last/state.pt")
     with pytest.raises(UserError, match="state.pt is no state of this run"):
         train(tiny_config, "--max_steps=20", "--resume")
@@ -367,6 +371,59 @@ def test_stopped_before_an_evaluation_and_not_gone_further(tiny_config, tmp_path
 def test_a_padded_vocabulary_trains_and_samples(tiny_config, tmp_path):
     train(tiny_config, "--pad_vocab_to=64", "--max_steps=10")
     assert load_file(tmp_path / "out/tiny/model.safetensors")["transformer.wte.weight"].shape[0] == 64
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state["optimizer"].clear(),
+        lambda state: state["optimizer"]["transformer.wte.weight"].pop("exp_avg"),
+        lambda state: state["optimizer"]["transformer.wte.weight"].update(exp_avg=torch.zeros(3)),
+        lambda state: state["progress"].update(step="forty"),
+        lambda state: state["progress"].update(seconds=None),
+        lambda state: state["loader"].update(batch=10**6),
+        lambda state: state["model"].update({"lm_head.weight": torch.zeros(2, 2)}),
+        lambda state: state.pop("random"),
+    ],
+)
+def test_resuming_from_a_state_with_wrong_contents(tiny_config, tmp_path, damage):
+    train(tiny_config, "--max_steps=10")
+    path = tmp_path / "out/tiny/last/state.pt"
+    state = torch.load(path, weights_only=True)
+    damage(state)
+    torch.save(state, path)
+    with pytest.raises(UserError, match="state.pt is no state of this run"):
+        train(tiny_config, "--max_steps=20", "--resume")
+
+
+def test_resuming_without_its_samples_or_what_it_is_told_of_its_choices(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=10", "--threads=2")
+    (tmp_path / "out/tiny/samples.txt").unlink()
+    (tmp_path / "out/tiny/last/lock").unlink()
+    capsys.readouterr()
+    train(tiny_config, "--max_steps=20", "--resume")
+    out = capsys.readouterr().out
+    assert "note: threads" not in out and "2 threads" in out and "note: max_steps was 10 and is 20 from here on" in out
+    assert (tmp_path / "out/tiny/samples.txt").read_text().count("step ") == 1
+
+
+def test_what_is_kept_when_the_numbers_break(tiny_config, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_at(patch, 23)
+        train(tiny_config)
+    before = (tmp_path / "out/tiny/last/state.pt").read_bytes()
+    original = train_program.training_step
+
+    def breaking(run):
+        if run.progress.step == 26:
+            run.model.transformer.wte.weight.data[0] = math.inf
+        return original(run)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"at step 27, on batch .* the checkpoint of step 23 is kept"):
+        patch.setattr(train_program, "training_step", breaking)
+        train(tiny_config, "--resume")
+    assert (tmp_path / "out/tiny/last/state.pt").read_bytes() == before
+    train(tiny_config, "--resume")
 
 
 @pytest.mark.parametrize("run", ["a/b", ".", "..", "", "-x", "a\nb", "\udcff"])
