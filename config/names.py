@@ -1,4 +1,4 @@
-"""Names, one character a token: US baby names of 2022, in about two minutes on two CPU cores."""
+"""Names, one character a token: US baby names of 2022, in less than three minutes on two CPU cores."""
 
 dataset = "names"
 
@@ -14,12 +14,15 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: 20 epochs, which without dropout and weight decay would learn the list by heart
-dropout = 0.12
+# the training: 33 epochs, which without dropout, noise and weight decay would learn the list by heart (docs/recipes.md)
+dropout = 0.15
 attention_dropout = 0.0
+token_noise = 0.05
 batch_size = 32
-max_steps = 3500
-learning_rate = 3e-3
+max_steps = 6000
+optimizer = "muon"
+learning_rate = 6e-3
 warmup_steps = 100
 schedule = "linear"
-weight_decay = 0.4
+weight_decay = 0.1
+eval_interval = 500

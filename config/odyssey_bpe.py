@@ -16,12 +16,12 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: the book ten times over
-dropout = 0.2
+# the training: the book twenty times over
+dropout = 0.25
 attention_dropout = 0.0
 embedding_dropout = 0.0
 batch_size = 8
-max_steps = 2000
+max_steps = 4000
 optimizer = "muon"
 learning_rate = 7e-3
 warmup_steps = 200

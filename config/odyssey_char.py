@@ -15,12 +15,12 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: the book not quite four times over
-dropout = 0.05
+# the training: the book seven times over
+dropout = 0.1
 attention_dropout = 0.0
 embedding_dropout = 0.0
 batch_size = 8
-max_steps = 2000
+max_steps = 4000
 optimizer = "muon"
 learning_rate = 7e-3
 warmup_steps = 200

@@ -32,8 +32,8 @@ class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024): momentum, then a step made orthogonal, so that no direction of a matrix is left behind.
     It is scaled to step as far as AdamW would (Liu et al. 2025).
 
-    The same function as `torch.optim.Muon`, but matrices of one shape are stacked and multiplied together, and the queries,
-    keys and values that `c_attn` holds are three matrices, each made orthogonal by itself.
+    The same function as `torch.optim.Muon`, but matrices of one shape, lying or standing, are stacked and multiplied together,
+    and the queries, keys and values that `c_attn` holds are three matrices, each made orthogonal by itself.
     """
 
     def __init__(
@@ -46,44 +46,50 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         """parameters: matrices by name. dtype: in which to multiply."""
         self.dtype = dtype
-        groups: dict[tuple, list[Tensor]] = {}
+        groups: dict[tuple[int, int], dict[str, list]] = {}
         for name, p in parameters.items():
-            groups.setdefault((p.shape, 3 if "c_attn" in name else 1), []).append(p)
-        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__([{"params": params, "parts": parts} for (_, parts), params in groups.items()], defaults)
+            parts = 3 if "c_attn" in name else 1
+            shape = sorted((p.size(0) // parts, p.size(1)))
+            group = groups.setdefault(tuple(shape), {"params": [], "parts": []})
+            group["params"].append(p)
+            group["parts"].append(parts)
+        super().__init__(list(groups.values()), {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
-            params = [p for p in group["params"] if p.grad is not None]
+            params = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
             if not params:
                 continue
-            updates = []
-            for p in params:
+            stack = []
+            for p, parts in params:
                 if "momentum" not in self.state[p]:
                     self.state[p]["momentum"] = torch.zeros_like(p)
                 average = self.state[p]["momentum"].lerp_(p.grad, 1 - momentum)
-                update = p.grad.lerp(average, momentum)  # Nesterov's: as if one step further
-                updates.append(whole(update))
-            rows, columns = updates[0].shape
-            stack = torch.stack(updates).view(-1, rows // group["parts"], columns)  # (N, R, C)
-            scale = 0.2 * math.sqrt(max(stack.shape[1:]))  # the length of AdamW's usual step
-            stack = orthogonal(stack, self.dtype).view(-1, rows, columns)
-            for p, update in zip(params, stack, strict=True):
-                p.mul_(1 - lr * group["weight_decay"]).add_(like(update.to(p.dtype), p), alpha=-lr * scale)
+                update = whole(p.grad.lerp(average, momentum))  # Nesterov's: as if one step further
+                stack.append(lying(update.view(parts, -1, p.size(1))))
+            updates = orthogonal(torch.cat(stack), self.dtype)  # (N, R, C)
+            scale = 0.2 * math.sqrt(updates.size(2))  # the length of AdamW's usual step
+            for (p, _), update in zip(params, updates.split([parts for _, parts in params]), strict=True):
+                update = update if update.size(2) == p.size(1) else update.mT
+                p.mul_(1 - lr * group["weight_decay"]).add_(like(update.reshape(p.shape).to(p.dtype), p), alpha=-lr * scale)
+
+
+def lying(matrices: Tensor) -> Tensor:
+    """(N, R, C) with R <= C: transposed if they stand."""
+    return matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
 
 
 def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(N, R, C) -> about U V^T of each matrix U S V^T: all singular values brought near 1, by five steps of a
+    """(N, R, C), R <= C -> about U V^T of each matrix U S V^T: all singular values brought near 1, by five steps of a
     Newton-Schulz iteration whose coefficients rise steeply at 0 and settle between 0.7 and 1.2 (Jordan et al. 2024)."""
-    wide = matrices.size(1) <= matrices.size(2)
-    x = matrices.to(dtype) if wide else matrices.to(dtype).mT
+    x = matrices.to(dtype)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT  # (N, R, R)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x if wide else x.mT
+    return x
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def test_muon_takes_the_matrices_inside_the_blocks():
     assert 0.7 < singular.median() < 1.1 and singular.max() < 1.3  # five Newton-Schulz steps bring them near 1, not to it
 
 
-@pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16)])
+@pytest.mark.parametrize("shape", [(16, 16), (16, 48)])
 def test_orthogonal(shape):
     matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
     out = orthogonal(matrices)
