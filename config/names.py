@@ -14,12 +14,12 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: 33 epochs, which without dropout, noise and weight decay would learn the list by heart (docs/recipes.md)
+# the training: 25 epochs, which without dropout, noise and weight decay would learn the list by heart (docs/recipes.md)
 dropout = 0.15
 attention_dropout = 0.0
 token_noise = 0.05
 batch_size = 32
-max_steps = 6000
+max_steps = 4500
 optimizer = "muon"
 learning_rate = 6e-3
 warmup_steps = 100
