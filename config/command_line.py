@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import re
+import typing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ def spelled_out(arguments: list[str], options: type) -> list[str]:
 
     Raises UserError for an option there is not, with the nearest one there is.
     """
-    known = {f"--{field.name}": field.type is bool for field in fields(options)}  # is it a switch?
+    known = {f"--{field.name}": field.type is bool or True in typing.get_args(field.type) for field in fields(options)}  # is it a switch?
     arguments = list(arguments)
     for i, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
@@ -55,7 +56,7 @@ def spelled_out(arguments: list[str], options: type) -> list[str]:
         if name not in known:
             raise UserError(f"there is no option {name}{nearest(name, list(known))}")
         if known[name]:
-            if not value and arguments[i + 1 : i + 2] and arguments[i + 1].lower() in ("true", "false"):
+            if not value and arguments[i + 1 : i + 2] and arguments[i + 1].lower() in ("true", "false", "auto"):
                 value = arguments.pop(i + 1)
             spelled = {"": "True", "true": "True", "false": "False"}
             arguments[i] = f"{name}={spelled.get(value.lower(), value)}"

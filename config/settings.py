@@ -184,7 +184,7 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the matrix products; auto: bfloat16 where the device has units for it, as a short measurement tells on a CPU."""
-    compile: Literal["auto", "yes", "no"] = "auto"
+    compile: Literal["auto", True, False] = "auto"
     """Compile the model with torch.compile: a slow start, then faster steps. auto: when there are minutes of steps to save from."""
     threads: Annotated[int | None, Range(1, 1024)] = None
     """Threads on a CPU; None: as many as have enough to do."""

@@ -151,15 +151,15 @@ def pick_threads(flops: float) -> int:
 def pick_compile(settings: Settings, device: torch.device, floor: float) -> tuple[bool, list[str]]:
     """Whether to compile, and a note if that was asked for and cannot be. "auto": when there is a compiler and the matrix
     products of the whole run alone take a good while at the device's peak (`floor`, in seconds)."""
-    if settings.compile == "no":
+    if settings.compile is False:
         return False, []
     missing = None
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         missing = "Triton is not installed"
     if device.type == "cpu" and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
         missing = "there is no C++ compiler"
-    if settings.compile == "yes":
-        return missing is None, [f"compile=yes: {missing}; going on without"] if missing else []
+    if settings.compile is True:
+        return missing is None, [f"compile=True: {missing}; going on without"] if missing else []
     return missing is None and floor > 30, []
 
 

@@ -26,6 +26,8 @@ def test_the_command_line_overrides_the_file():
     [
         (["--compile=True"], "compile", True),
         (["--compile=false"], "compile", False),
+        (["--compile", "auto"], "compile", "auto"),
+        (["--compile"], "compile", True),
         (["--resume"], "resume", True),
         (["--resume", "--n_layer=3"], "resume", True),
         (["--resume", "False"], "resume", False),

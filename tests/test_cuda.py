@@ -35,14 +35,14 @@ def test_a_gpu_computes_what_a_cpu_does(attention, position):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_losses_on_a_gpu_follow_those_on_a_cpu(tiny_config, tmp_path, dtype, optimizer):
-    options = ["--dropout=0", f"--optimizer={optimizer}", "--compile=no"]
+    options = ["--dropout=0", f"--optimizer={optimizer}", "--compile=False"]
     train(tiny_config, "--device=cpu", "--dtype=float32", "--run=cpu", *options)
     train(tiny_config, "--device=cuda", f"--dtype={dtype}", "--run=gpu", *options)
     assert losses(tmp_path / "out/gpu") == pytest.approx(losses(tmp_path / "out/cpu"), abs=2e-2)
 
 
 def test_a_run_moves_from_cpu_to_gpu_and_back(tiny_config, tmp_path, monkeypatch):
-    options = ["--dropout=0", "--dtype=float32", "--compile=no", "--ema=0.9", "--optimizer=muon"]
+    options = ["--dropout=0", "--dtype=float32", "--compile=False", "--ema=0.9", "--optimizer=muon"]
     train(tiny_config, "--device=cpu", "--run=cpu", *options)
     for stop, device in ((10, "cpu"), (25, "cuda")):
         with monkeypatch.context() as patch, pytest.raises(Stopped):
@@ -54,7 +54,7 @@ def test_a_run_moves_from_cpu_to_gpu_and_back(tiny_config, tmp_path, monkeypatch
 
 def test_resumed_on_a_gpu_is_uninterrupted(tiny_config, tmp_path, monkeypatch):
     torch.use_deterministic_algorithms(True, warn_only=True)
-    options = ["--device=cuda", "--dtype=float32", "--compile=no"]  # with dropout, drawn on the GPU
+    options = ["--device=cuda", "--dtype=float32", "--compile=False"]  # with dropout, drawn on the GPU
     try:
         train(tiny_config, *options, "--run=straight")
         with monkeypatch.context() as patch, pytest.raises(Stopped):
@@ -67,7 +67,7 @@ def test_resumed_on_a_gpu_is_uninterrupted(tiny_config, tmp_path, monkeypatch):
 
 
 def test_no_step_waits_for_the_gpu(tiny_config):
-    run = train_program.start(settings_for_training([str(tiny_config), "--compile=no", "--optimizer=muon", "--dtype=bfloat16"], ""))
+    run = train_program.start(settings_for_training([str(tiny_config), "--compile=False", "--optimizer=muon", "--dtype=bfloat16"], ""))
     for _ in range(3):
         train_program.training_step(run)
     torch.cuda.set_sync_debug_mode("error")
@@ -81,7 +81,7 @@ def test_no_step_waits_for_the_gpu(tiny_config):
 
 def test_compiled_on_a_gpu(tiny_config, tmp_path):
     options = ["--device=cuda", "--dropout=0", "--max_steps=20"]
-    train(tiny_config, *options, "--compile=yes", "--run=compiled")
-    train(tiny_config, *options, "--compile=no", "--run=eager")
+    train(tiny_config, *options, "--compile=True", "--run=compiled")
+    train(tiny_config, *options, "--compile=False", "--run=eager")
     assert losses(tmp_path / "out/compiled") == pytest.approx(losses(tmp_path / "out/eager"), abs=2e-2)
     assert '"compile": true' in (tmp_path / "out/compiled/settings.json").read_text()

@@ -79,11 +79,11 @@ def test_compiling_when_it_can_and_pays(monkeypatch):
     monkeypatch.setattr(device.shutil, "which", lambda name: "/bin/" + name)
     assert pick_compile(Settings(), CPU, floor=1000) == (True, [])
     assert pick_compile(Settings(), CPU, floor=1) == (False, [])
-    assert pick_compile(Settings(compile="yes"), CPU, floor=1) == (True, [])
-    assert pick_compile(Settings(compile="no"), CPU, floor=1000) == (False, [])
+    assert pick_compile(Settings(compile=True), CPU, floor=1) == (True, [])
+    assert pick_compile(Settings(compile=False), CPU, floor=1000) == (False, [])
     monkeypatch.setattr(device.shutil, "which", lambda name: None)
     assert pick_compile(Settings(), CPU, floor=1000) == (False, [])
-    compiling, (note,) = pick_compile(Settings(compile="yes"), CPU, floor=1000)
+    compiling, (note,) = pick_compile(Settings(compile=True), CPU, floor=1000)
     assert not compiling and "no C++ compiler; going on without" in note
 
 

@@ -36,7 +36,7 @@ def test_defaults_are_in_range_and_gpt2s():
         ("temperature", math.nan, "temperature=nan"),
         ("seed", -1, "seed=-1"),
         ("schedule", "linaer", "schedule='linaer' is not one of cosine, linear, constant"),
-        ("compile", 1, "compile=1 is not one of auto, yes, no"),
+        ("compile", "yes", "compile='yes' is not one of auto, True, False"),
         ("qk_norm", 1, "qk_norm=1 must be of type bool"),
         ("source", 3, "source=3 must be of type str or None"),
     ],

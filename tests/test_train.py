@@ -215,7 +215,7 @@ def compiler():
 
 def test_weights_carry_no_compile_prefix_and_gpt2s_names(compiler, tiny_config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # the same wrapper, without the minute of compiling
-    train(tiny_config, "--max_steps=2", "--compile=yes")
+    train(tiny_config, "--max_steps=2", "--compile=True")
     assert "compiled in" in capsys.readouterr().out
     names = set(load_file(tmp_path / "out/tiny/model.safetensors"))
     assert "transformer.h.0.attn.c_attn.weight" in names and "transformer.wte.weight" in names
@@ -226,9 +226,9 @@ def test_a_compiler_that_fails_is_gone_without(compiler, tiny_config, tmp_path, 
     def broken(graph, inputs):
         raise RuntimeError("out of\ngremlins")
 
-    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=no", "--run=plain")
+    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=False", "--run=plain")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
-    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=yes", "--run=broken")
+    train(tiny_config, "--max_steps=5", "--dropout=0", "--compile=True", "--run=broken")
     out = capsys.readouterr().out
     assert len([line for line in out.splitlines() if "compiling failed" in line and "gremlins" in line]) == 1
     losses = [[float(row["train_loss"]) for row in log_rows(tmp_path / "out" / run)] for run in ("plain", "broken")]
@@ -238,9 +238,9 @@ def test_a_compiler_that_fails_is_gone_without(compiler, tiny_config, tmp_path, 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_compiled_is_eager_and_resumes_bit_for_bit(compiler, tiny_config, tmp_path, monkeypatch):
-    options = ["--max_steps=30", "--compile=yes", "--activation=relu2", "--norm=rmsnorm", "--position=rotary", "--qk_norm"]
+    options = ["--max_steps=30", "--compile=True", "--activation=relu2", "--norm=rmsnorm", "--position=rotary", "--qk_norm"]
     train(tiny_config, *options, "--run=compiled")
-    for run, compiling in (("plain", "no"), ("undropped", "yes")):
+    for run, compiling in (("plain", False), ("undropped", True)):
         train(tiny_config, *options, f"--run={run}", f"--compile={compiling}", "--dropout=0")
     losses = [[float(row["train_loss"]) for row in log_rows(tmp_path / "out" / run)] for run in ("plain", "undropped")]
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)
