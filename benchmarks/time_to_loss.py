@@ -43,7 +43,7 @@ from config.settings import NamesSettings, Range  # noqa: E402
 from data.names.prepare import prepare  # noqa: E402
 from engine.errors import UserError, run_program  # noqa: E402
 
-OURS = ["--optimizer=muon", "--dropout=0", "--learning_rate=7e-3", "--warmup_steps=30"]
+OURS = ["--dropout=0", "--token_noise=0", "--weight_decay=0.4", "--learning_rate=7e-3", "--warmup_steps=30"]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class LossSettings:
     """Steps of the textbook's recipe at most."""
     textbook_interval: Annotated[int, Range(1)] = 500
     """Steps between its evaluations."""
-    ours_steps: Annotated[int, Range(1)] = 450
+    ours_steps: Annotated[int, Range(1)] = 500
     """Steps at which the learning rate of ours has fallen to 0."""
     ours_interval: Annotated[int, Range(1)] = 25
     """Steps between the evaluations of ours."""
