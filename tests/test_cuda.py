@@ -5,11 +5,11 @@ import csv
 import pytest
 import torch
 from conftest import CPU, small_model, train
+from test_train import stop_at
 
 import train as train_program
 from config.command_line import settings_for_training
 from engine.errors import Stopped
-from tests.test_train import stop_at
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 CUDA = torch.device("cuda")
