@@ -1,4 +1,4 @@
-"""The Odyssey in a few byte pairs, between characters and words: the best of them, in six minutes on two CPU cores."""
+"""The Odyssey in a few byte pairs, between characters and words: the best of them, in seven minutes on two CPU cores."""
 
 dataset = "odyssey"
 tokenizer = "bpe"
