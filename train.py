@@ -210,8 +210,8 @@ def loop(run: Run) -> None:
             row = training_step(run)
             stopping = run.world.highest(stop.signum or 0)  # a signal may reach one process a step before another
             evaluating = progress.step % settings.eval_interval == 0 or progress.step == settings.max_steps
-            logging = evaluating or stopping or progress.step % settings.log_interval == 0 or progress.step == 1
-            if logging:
+            logging = evaluating or progress.step % settings.log_interval == 0 or progress.step == 1
+            if logging or stopping:
                 row |= read_numbers(run)  # on a GPU, the only wait for it
             progress.seconds += time.perf_counter() - began
             if logging:
@@ -221,7 +221,7 @@ def loop(run: Run) -> None:
                 bar.set_postfix_str(f"loss {row['train_loss']:.3f}, {speed:,.0f} tokens/s, MFU {row['mfu']:.1%}")
             if evaluating:
                 row["val_loss"] = evaluate_and_save(run)
-            if run.log and (evaluating or progress.step % settings.log_interval == 0 or progress.step == 1):
+            if run.log and logging:
                 run.log.add(**row)
             if stopping and progress.best_step == 0:
                 save_weights(run)  # not evaluated yet, but better than none

@@ -1,7 +1,7 @@
-"""GPT-2 (124M) on a text of your own: `python train.py config/gpt2.py --source=FILE`, for one GPU with 40 GB or several.
+"""GPT-2 (124M) on a text of your own: `python train.py config/gpt2.py --source=FILE`, for one GPU or several.
 
-The batch is half a million tokens, whatever the number of GPUs (torchrun shares it out). With less memory, halve batch_size and
-double grad_accum: the same steps.
+The batch is half a million tokens, whatever the number of GPUs (torchrun shares it out). Where it does not fit the memory, halve
+batch_size and double grad_accum: the same steps.
 """
 
 dataset = "text"

@@ -262,7 +262,7 @@ def check_resume(folder: Path, settings: Settings, data: dict) -> None:
     defaults = asdict(Settings())
     for name, value in asdict(settings).items():
         was = before["settings"].get(name, defaults[name])  # an option there was not yet
-        if was == value or (name, was, value) in (("compile", False, "auto"), ("attention", "fused", "auto")):  # their older defaults
+        if was == value:
             continue
         if name not in MAY_CHANGE_ON_RESUME:
             raise UserError(f"--resume: {name} was {was} in {folder} and is {value} now; give --{name}={was} to go on with that run")

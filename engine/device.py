@@ -22,20 +22,25 @@ from engine.parallel import World
 from model import GPT, GPTConfig
 
 # dense bfloat16 (float16 where there is none) matrix products of the tensor cores, in FLOP/s, from the makers' data sheets
+# the longer of two names that begin alike comes first
 GPU_PEAKS = {
-    **{"GB200": 2.5e15, "B200": 2.25e15, "H200": 989e12, "GH200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12},
-    **{
-        "A100": 312e12,
-        "A800": 312e12,
-        "L40S": 362e12,
-        "L40": 181e12,
-        "L4": 121e12,
-        "A10G": 70e12,
-        "A10": 125e12,
-        "V100": 125e12,
-        "T4": 65e12,
-    },
-    **{"RTX 4090": 165e12, "RTX 3090": 71e12},
+    "GB200": 2.5e15,
+    "B200": 2.25e15,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "V100": 125e12,
+    "T4": 65e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
 }
 
 
