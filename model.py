@@ -144,26 +144,44 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).type_as(x)
 
 
+def rotary_angles(positions: Tensor, D: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angle by which `rotate` turns each pair of channels at these positions (...): (..., D/2) each."""
+    frequency = 10000.0 ** -(torch.arange(0, D, 2, device=positions.device) / D)  # (D/2,) radians a token
+    angle = positions[..., None] * frequency
+    return angle.cos(), angle.sin()
+
+
 def rms_norm(x: Tensor) -> Tensor:
     """x / sqrt(mean(x^2)) over the last dimension (Zhang & Sennrich 2019), without a learned gain."""
     return F.rms_norm(x, (x.size(-1),))
 
 
 class KVCache:
-    """The keys and values of one layer for all tokens so far, in tensors of their final size (B, H, block_size, D)."""
+    """The keys and values of one layer, in two tensors of their final size (B, H, slots, D). A token's slot is its position."""
 
-    def __init__(self, batch_size: int, config: GPTConfig, device: torch.device, dtype: torch.dtype) -> None:
-        shape = (batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
-        self.k = torch.empty(shape, device=device, dtype=dtype)
-        self.v = torch.empty(shape, device=device, dtype=dtype)
-        self.length = 0
+    def __init__(self, batch_size: int, slots: int, config: GPTConfig, device: torch.device, dtype: torch.dtype) -> None:
+        shape = (batch_size, config.n_head, slots, config.n_embd // config.n_head)
+        self.k = torch.zeros(shape, device=device, dtype=dtype)  # zeros: a hidden slot counts 0 times what it holds, and 0 * nan is nan
+        self.v = torch.zeros(shape, device=device, dtype=dtype)
 
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add T new tokens (B, H, T, D); return all S so far (B, H, S, D)."""
-        start, self.length = self.length, self.length + k.size(2)
-        self.k[:, :, start : self.length] = k
-        self.v[:, :, start : self.length] = v
-        return self.k[:, :, : self.length], self.v[:, :, : self.length]
+    def part(self, rows: int, slots: int) -> "KVCache":
+        """The first rows and slots, in the same memory."""
+        part = object.__new__(KVCache)
+        part.k, part.v = self.k[:rows, :, :slots], self.v[:rows, :, :slots]
+        return part
+
+    def put(self, k: Tensor, v: Tensor, place: slice | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Store the keys and values (B, H, T, D) of new tokens; return those to look at (B, H, S, D).
+
+        place: the T slots, the same in all rows, of which the last is the last to look at; or, for T = 1, the row numbers and
+        the slot in each (B,), when what is to be seen is up to a mask.
+        """
+        if isinstance(place, slice):
+            self.k[:, :, place], self.v[:, :, place] = k, v
+            return self.k[:, :, : place.stop], self.v[:, :, : place.stop]
+        rows, slots = place
+        self.k[rows, :, slots], self.v[rows, :, slots] = k[:, :, 0], v[:, :, 0]
+        return self.k, self.v
 
 
 class CausalSelfAttention(nn.Module):
@@ -182,16 +200,20 @@ class CausalSelfAttention(nn.Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
         cache: KVCache | None = None,
+        place: slice | tuple[Tensor, Tensor] = slice(0),
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """x (B, T, C) -> (B, T, C), and with `return_weights` (manual path only) the weights (B, H, T, S) too."""
-        q, k, v = (split_heads(t, self.config.n_head) for t in self.c_attn(x).chunk(3, dim=-1))  # (B, H, T, D) each
+        """x (B, T, C) -> (B, T, C), and with `return_weights` (manual path only) the weights (B, H, T, S) too.
+
+        With a cache, the tokens are stored there at `place` and see what is there already.
+        """
+        q, k, v = split_heads(self.c_attn(x), 3 * self.config.n_head).chunk(3, dim=1)  # (B, H, T, D) each
         if self.config.qk_norm:
             q, k = rms_norm(q), rms_norm(k)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         if cache is not None:
-            k, v = cache.append(k, v)  # (B, H, S, D)
+            k, v = cache.put(k, v, place)  # (B, H, S, D)
         dropout = self.config.dropout if self.config.attention_dropout is None else self.config.attention_dropout
         dropout = dropout if self.training else 0.0  # SDPA drops whenever it is above 0, in eval too
         if self.config.attention == "manual":
@@ -261,8 +283,9 @@ class Block(nn.Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
         cache: KVCache | None = None,
+        place: slice | tuple[Tensor, Tensor] = slice(0),
     ) -> Tensor:
-        x = x + self.attn(self.ln_1(x), rotary, mask, cache)
+        x = x + self.attn(self.ln_1(x), rotary, mask, cache, place)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -285,11 +308,9 @@ class GPT(nn.Module):
         if config.position == "learned":
             self.transformer["wpe"] = nn.Embedding(config.block_size, config.n_embd)
         else:
-            D = config.n_embd // config.n_head
-            frequency = 10000.0 ** -(torch.arange(0, D, 2) / D)  # (D/2,) radians a token
-            angle = torch.outer(torch.arange(config.block_size), frequency)  # (block_size, D/2)
-            self.register_buffer("rotary_cos", angle.cos(), persistent=False)
-            self.register_buffer("rotary_sin", angle.sin(), persistent=False)
+            cos, sin = rotary_angles(torch.arange(config.block_size), config.n_embd // config.n_head)  # (block_size, D/2) each
+            self.register_buffer("rotary_cos", cos, persistent=False)
+            self.register_buffer("rotary_sin", sin, persistent=False)
         self.lm_head = nn.Linear(config.n_embd, rows, bias=False)
         if config.tied_head:
             self.lm_head.weight = self.transformer.wte.weight
@@ -336,36 +357,56 @@ class GPT(nn.Module):
         """
         if targets is None or not idx.is_cuda:
             self._check_ids("token", idx, 0)
-        x = self._hidden(idx, positions)
         if targets is None:
-            return self._head(x[:, -1:]), None
+            return self._head(self._hidden(idx, positions)[:, -1:]), None
         if not targets.is_cuda:
             self._check_ids("target", targets, -1)
-        logits = self._head(x)  # (B, T, V)
+        logits = self._head(self._hidden(idx, positions))  # (B, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
         return logits, loss
 
-    def _hidden(self, idx: Tensor, positions: Tensor | None = None, caches: list[KVCache] | None = None) -> Tensor:
-        """(B, T) -> (B, T, C): everything but the output layer. With caches, idx holds only the tokens not seen yet."""
-        start = caches[0].length if caches else 0
+    def next_logits(self, idx: Tensor, caches: list[KVCache] | None = None, start: int | Tensor = 0) -> Tensor:
+        """The logits after the last token: (B, T) -> (B, V). Without a check of the ids.
+
+        caches: one a layer, which hold the tokens before `start`; those of idx go on from there, and are stored.
+        start: how many tokens that is: one number for all rows, or, for T = 1, one for each (B,).
+        """
+        return self._head(self._hidden(idx, None, caches, start)[:, -1])
+
+    def _hidden(self, idx: Tensor, positions: Tensor | None = None, caches: list[KVCache] | None = None, start: int | Tensor = 0) -> Tensor:
+        """(B, T) -> (B, T, C): everything but the output layer. `caches` and `start` as in `next_logits`."""
         T = idx.size(1)
-        if not 1 <= start + T <= self.config.block_size:
+        mask, place = None, slice(0)  # no mask: causal
+        if isinstance(start, Tensor):  # (B,)
+            slots = torch.arange(caches[0].k.size(2), device=idx.device)
+            mask = (slots <= start[:, None])[:, None, None]  # (B, 1, 1, S) each row sees what it has
+            place = torch.arange(len(idx), device=idx.device), start % len(slots)  # beyond the last slot the oldest is replaced
+            positions = start[:, None]  # (B, 1)
+        elif not 1 <= start + T <= self.config.block_size:
             raise ValueError(f"{start + T} tokens do not fit: block_size={self.config.block_size} is the longest context, 1 the shortest")
-        mask = None if positions is None else document_mask(positions)  # None: causal
-        if positions is None:
+        elif positions is not None:
+            mask = document_mask(positions)
+        else:
             positions = torch.arange(start, start + T, device=idx.device)  # (T,)
+            place = slice(start, start + T)
         x = self.transformer.wte(idx)  # (B, T, C)
         rotary = None
         if self.config.position == "learned":
             x = x + self.transformer.wpe(positions)
         else:
-            rotary = self.rotary_cos[positions], self.rotary_sin[positions]  # (T, D/2) each
-            if positions.dim() == 2:
-                rotary = rotary[0][:, None], rotary[1][:, None]  # (B, 1, T, D/2)
+            rotary = self._rotary(positions, beyond=isinstance(start, Tensor))
         x = self.transformer.drop(x)
         for i, block in enumerate(self.transformer.h):
-            x = block(x, rotary, mask, caches[i] if caches else None)
+            x = block(x, rotary, mask, caches[i] if caches else None, place)
         return self.transformer.ln_f(x)
+
+    def _rotary(self, positions: Tensor, beyond: bool = False) -> tuple[Tensor, Tensor]:
+        """What `rotate` needs at positions (T,): (T, D/2) each, or (B, T): (B, 1, T, D/2) each. `beyond`: block_size is no limit."""
+        if beyond:
+            cos, sin = rotary_angles(positions, self.config.n_embd // self.config.n_head)
+        else:
+            cos, sin = self.rotary_cos[positions], self.rotary_sin[positions]
+        return (cos, sin) if positions.dim() == 1 else (cos[:, None], sin[:, None])
 
     def _head(self, x: Tensor) -> Tensor:
         return self.lm_head(x)[..., : self.config.vocab_size]  # rows that only pad the table are no tokens
@@ -387,50 +428,37 @@ class GPT(nn.Module):
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
-        stop_token: int | None = None,
         seed: int | None = None,
-        first_row: int = 0,
         use_cache: bool = True,
     ) -> Tensor:
         """Append max_new_tokens tokens to each row of idx: (B, T) -> (B, T + max_new_tokens).
 
-        A row that has drawn `stop_token` is filled up with it. Row i is numbered first_row + i, and what it says depends
-        only on its number, `seed` and its prompt: not on the other rows. `seed` None takes one from torch's global generator.
-        `use_cache=False` is the plain loop that runs the whole context again for every token; it gives the same tokens.
-        See `next_token` for the other options. Once the context is full, the last block_size tokens count.
+        What row i says depends on i, `seed` and its prompt only: not on the other rows. `seed` None takes one from torch's
+        global generator. `use_cache=False` is the plain loop that runs the whole context again for every token; it gives the
+        same tokens. Once the context is full, the last block_size tokens count. `next_token` explains the other options.
+        `engine/generation.py` can do more: prompts of different lengths, texts that end, penalties, beams.
         """
         check_sampling(temperature, top_k, top_p, min_p)
         self._check_ids("token", idx, 0)
-        B, T = idx.shape
-        if seed is None:
-            seed = int(torch.randint(2**31, ()))
-        draws = uniform_draws(seed, range(first_row, first_row + B), max_new_tokens).to(idx.device)  # (B, max_new_tokens)
-        tokens = idx.new_full((B, T + max_new_tokens), 0 if stop_token is None else stop_token)
-        tokens[:, :T] = idx
-        ended = torch.zeros(B, dtype=torch.bool, device=idx.device)
-        caches = None
+        seed = int(torch.randint(2**31, ())) if seed is None else seed
+        draws = uniform_draws(seed, range(len(idx)), max_new_tokens).to(idx.device)  # (B, max_new_tokens)
+        size, weight = self.config.block_size, self.transformer.wte.weight
+        caches = [KVCache(len(idx), size, self.config, idx.device, weight.dtype) for _ in self.transformer.h] if use_cache else None
+        cached = 0  # how many tokens the caches hold
         was_training = self.training
         self.eval()
         try:
-            for end in range(T, T + max_new_tokens):
-                context = tokens[:, max(0, end - self.config.block_size) : end]
-                if use_cache and end <= self.config.block_size:
-                    if caches is None:
-                        dtype = self.transformer.wte.weight.dtype
-                        caches = [KVCache(B, self.config, idx.device, dtype) for _ in self.transformer.h]
-                    x = self._hidden(context[:, caches[0].length :], caches=caches)
-                else:
-                    x = self._hidden(context)  # every token has moved by one: nothing that was kept is right any more
-                chosen = next_token(self._head(x[:, -1]), draws[:, end - T], temperature, top_k, top_p, min_p)  # (B,)
-                if stop_token is not None:
-                    chosen = chosen.masked_fill(ended, stop_token)
-                    ended |= chosen == stop_token
-                tokens[:, end] = chosen
-                if stop_token is not None and ended.all():
-                    break
+            for i in range(max_new_tokens):
+                if caches and idx.size(1) <= size:
+                    logits = self.next_logits(idx[:, cached:], caches, cached)  # (B, V)
+                    cached = idx.size(1)
+                else:  # every token has moved by one place: nothing that was kept is right any more
+                    logits = self.next_logits(idx[:, -size:])
+                chosen = next_token(logits, draws[:, i], temperature, top_k, top_p, min_p)  # (B,)
+                idx = torch.cat((idx, chosen[:, None]), dim=1)
         finally:
             self.train(was_training)
-        return tokens
+        return idx
 
     def num_parameters(self, embeddings: bool = True) -> int:
         """How many numbers training sets; without `embeddings`, less the token and position tables (a tied head counts as one)."""
@@ -519,7 +547,8 @@ def next_token_probabilities(
     logits = logits.double()
     if temperature == 0:
         return F.one_hot(logits.argmax(-1), logits.size(-1)).double()
-    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no temperature is small enough to overflow
+    if temperature != 1:
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no temperature is small enough to overflow
     if top_k is not None and top_k < logits.size(-1):
         kth = logits.topk(top_k).values[:, -1:]  # (B, 1)
         logits = logits.masked_fill(logits < kth, float("-inf"))
@@ -530,6 +559,8 @@ def next_token_probabilities(
         probabilities = probabilities * torch.zeros_like(kept).scatter(-1, order, kept)
     if min_p is not None:
         probabilities = probabilities * (probabilities >= min_p * probabilities.amax(-1, keepdim=True))
+    if top_p is None and min_p is None:
+        return probabilities  # they sum to 1 already
     return probabilities / probabilities.sum(-1, keepdim=True)
 
 
@@ -546,7 +577,7 @@ def next_token(
     The tokens share out [0, 1) in vocabulary order, each as wide as its probability; the draw falls on one of them.
     Raises ValueError for logits that are no numbers (checked on the CPU only, where it costs nothing).
     """
-    if not logits.is_cuda and logits.isnan().any():
+    if not logits.is_cuda and not torch.compiler.is_compiling() and logits.isnan().any():
         raise ValueError("the logits are nan: the weights of this model are broken")
     probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
     ends = probabilities.cumsum(-1)  # (B, V)

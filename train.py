@@ -34,11 +34,11 @@ from engine.device import Machine, autocast, eager, peak_memory, pick_machine, s
 from engine.errors import Stopped, UserError, run_program
 from engine.evaluation import amount, evaluate
 from engine.files import append_text, write_text
-from engine.generation import continuations, only_new, page
 from engine.logs import Log, check_packages, plot_loss, write_summary
 from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
 from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
+from engine.texts import continuations, only_new, page
 from model import GPT
 
 

@@ -32,7 +32,7 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
                 default=options() if defaults is None else defaults,
                 description=description,
                 use_underscores=True,
-                config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
+                config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes, tyro.conf.UseAppendAction),
             )
     except SystemExit as stop:
         if not stop.code:

@@ -240,7 +240,7 @@ def check(settings: Any) -> Any:
             if value not in typing.get_args(hint):
                 choices = ", ".join(map(str, typing.get_args(hint)))
                 raise UserError(f"{field.name}={value!r} is not one of {choices}")
-        elif type(value) not in allowed:
+        elif type(value) not in [typing.get_origin(t) or t for t in allowed]:
             names = " or ".join("None" if t is types.NoneType else t.__name__ for t in allowed)
             raise UserError(f"{field.name}={value!r} must be of type {names}")
         for limit in limits:

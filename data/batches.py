@@ -203,15 +203,18 @@ class StreamLoader:
         starts = rng.integers(len(self.tokens) - self.block_size, size=self.batch_size)
         return self._make(starts[self.part[0] :: self.part[1]])._replace(n_all=self.batch_size * self.block_size)
 
-    def once(self, limit: int | None = None) -> Iterator[Batch]:
-        """The split in order, for evaluation: every token is predicted once, with at least half a window before it (but at
-        the very beginning), for windows overlap by half. With `limit`, only about so many tokens, evenly spread."""
-        half = -(-self.block_size // 2)
+    def once(self, limit: int | None = None, stride: int | None = None) -> Iterator[Batch]:
+        """The split in order, for evaluation: every token is predicted once, with at least block_size - stride tokens before it
+        (but at the very beginning), for windows begin `stride` tokens apart; None: half a window. With `limit`, only about
+        so many tokens, evenly spread. Raises UserError for windows that would overlap wholly or leave gaps."""
+        stride = -(-self.block_size // 2) if stride is None else stride
+        if not 1 <= stride <= self.block_size:
+            raise UserError(f"stride={stride} must be at least 1 and at most block_size={self.block_size}")
         last = len(self.tokens) - 1 - self.block_size
-        starts = np.append(np.arange(0, last, half), last)
+        starts = np.append(np.arange(0, last, stride), last)
         new = np.diff(starts, prepend=starts[0] - self.block_size)  # targets at each window's end that no earlier window had
-        if limit is not None and limit < half * len(starts):
-            chosen = np.linspace(0, len(starts) - 1, -(-limit // half)).round().astype(int)
+        if limit is not None and limit < stride * len(starts):
+            chosen = np.linspace(0, len(starts) - 1, -(-limit // stride)).round().astype(int)
             starts, new = starts[chosen], new[chosen]
         for i in range(0, len(starts), self.batch_size):
             yield self._make(starts[i : i + self.batch_size], new[i : i + self.batch_size])

@@ -1,70 +1,309 @@
-"""From a model and a prompt to texts."""
+"""From prompts to new tokens: one decode loop for rows of different lengths, which keeps the keys and values of what it has read."""
 
-import textwrap
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-from config.settings import SamplingSettings
-from data.tokenizers import Tokenizer
-from engine.errors import UserError
-from model import GPT
+from engine.sampling import Choice, Memory, State, choose
+from model import GPT, KVCache
 
 ROWS_AT_ONCE = 256
+CACHE_BYTES = 2**30  # for the keys and values of all rows at once, unless a single one needs more
 
 
-def continuations(
-    model: GPT, tokenizer: Tokenizer, settings: SamplingSettings, opening: list[int], prompt: str = "", first_row: int = 0
-) -> Iterator[str]:
-    """Texts that begin with `prompt`, without end: row first_row, first_row + 1, ...
+class Token(NamedTuple):
+    """A new token of a row."""
 
-    Text i depends only on the seed, i and the prompt. It ends at the boundary token, or after max_new_tokens.
-    opening: what the model reads before the prompt, as its data say (`meta["opening"]`).
-    Raises UserError for a prompt the tokenizer has no tokens for, or with the boundary in it.
+    row: int
+    id: int
+    logprob: float | None  # natural logarithm of its probability in the model: before temperature, filters and penalties
+    finish: str | None  # why it is the last one of its row: "stop_token", "stop_string" or "length"; None: it is not
+
+
+def generate(
+    model: GPT,
+    prompts: Iterable[Sequence[int]],
+    max_new_tokens: int,
+    choice: Choice = Choice(),  # noqa: B008  (it cannot be changed)
+    *,
+    ended: Callable[[int, int], bool] | None = None,
+    seed: int = 0,
+    first_row: int = 0,
+    logprobs: bool = False,
+    context: Literal["exact", "slide"] = "exact",
+    compiled: bool = False,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Iterator[Token]:
+    """The new tokens of each prompt, as they are made: one of each row in turn, of up to `rows_at_once` rows side by side.
+
+    prompts: at least one id each; of one longer than the context its last block_size ids count. The rows are numbered from
+    first_row on, and what a row says depends on its number, its prompt, `seed` and `choice` only: not on the others. It ends
+    with one of `choice.stop_tokens`, after max_new_tokens, or when `ended(row, id)`, called for every other token, says so.
+
+    Once the context is full, the text goes on as if the last block_size tokens were all there is: each of them has moved
+    to another position, so that the whole window is read anew for every token. context="slide" (rotary positions) keeps
+    the keys and values instead, and is a faster but another function: they were worked out with older tokens in sight.
+
+    compiled: let torch.compile make the step of one token, whose shape then never changes: rows that have ended idle.
+
+    Raises ValueError for an empty prompt, ids outside the vocabulary, and context="slide" with learned positions.
     """
-    prompt_ids = tokenizer.encode(prompt)
-    if tokenizer.boundary_id in prompt_ids:
-        boundary = tokenizer.decode([tokenizer.boundary_id])
-        raise UserError(f"--prompt={prompt!r}: {boundary} marks where a text ends; a prompt without it would do")
-    ids = [*opening, *prompt_ids]
-    device = next(model.parameters()).device
-    rows = min(settings.num_samples, ROWS_AT_ONCE)
-    while True:
-        idx = torch.tensor([ids], device=device).expand(rows, -1)  # (B, T)
-        tokens = model.generate(
-            idx,
-            settings.max_new_tokens or model.config.block_size,
-            settings.temperature,
-            settings.top_k,
-            settings.top_p,
-            settings.min_p,
-            stop_token=tokenizer.boundary_id,
-            seed=settings.seed,
-            first_row=first_row,
-        )
-        for row in tokens.tolist():
-            row.append(tokenizer.boundary_id)  # the end of one that ran out of tokens
-            yield tokenizer.decode(row[len(opening) : row.index(tokenizer.boundary_id, len(ids))])
-        first_row += rows
+    if context == "slide" and model.config.position != "rotary":
+        raise ValueError("context='slide' needs rotary positions; context='exact' works with learned ones")
+    rows_at_once = min(rows_at_once, max(1, CACHE_BYTES // row_bytes(model)))
+    step = compiled_step(model.transformer.wte.weight.device.type) if compiled else None
+    prompts, wide = iter(prompts), 0
+    was_training = model.training
+    if was_training:
+        model.eval()
+    try:
+        while some := [list(prompt) for prompt in islice(prompts, rows_at_once)]:
+            check_prompts(model, some)
+            count = len(some)
+            if compiled and wide:
+                some += [some[0]] * (wide - count)  # rows that idle from the beginning: the same shape needs no new compilation
+            wide = len(some)
+            rows = Rows(model, some, max_new_tokens, context == "slide", step)
+            memory = Memory(choice, some, model.config.vocab_size, rows.device, seed, first_row)
+            rows.going = rows.going[:count]
+            yield from write(rows, memory, max_new_tokens, first_row, ended, logprobs)
+            first_row += count
+    finally:
+        if was_training:
+            model.train()
 
 
-def only_new(texts: Iterator[str], seen: set[str], count: int) -> tuple[list[str], int]:
-    """The first `count` distinct texts that are not in `seen`, and how many it took to find them.
+def write(
+    rows: "Rows", memory: Memory, max_new_tokens: int, first_row: int, ended: Callable[[int, int], bool] | None, logprobs: bool
+) -> Iterator[Token]:
+    """Write these rows side by side. Those that have ended leave the batch, or idle where it may not change its shape."""
+    numbers = list(range(first_row, first_row + len(rows.lengths)))  # of the row in each slot
+    stops = set(memory.choice.stop_tokens)
+    rows.read_prompts()
+    for left in reversed(range(max_new_tokens)):
+        tokens, ids, chances = next_tokens(rows, memory, logprobs)
+        going = []
+        for slot in rows.going:
+            number, token = numbers[slot], ids[slot]
+            finish = None if left else "length"
+            if token in stops:
+                finish = "stop_token"
+            elif ended is not None and ended(number, token):
+                finish = "stop_string"
+            if finish is None:
+                going.append(slot)
+            yield Token(number, token, chances[slot] if chances else None, finish)
+        if not going:
+            return
+        if rows.step:
+            rows.going = going
+        elif len(going) < len(numbers):
+            slots = closed_up(going)
+            rows.take(slots)
+            memory.take(slots)
+            tokens, numbers = tokens[slots], [numbers[slot] for slot in slots]
+        rows.append(tokens)
 
-    Gives up, with fewer, after 1,000 texts in a row that brought none: a model may know its training list by heart.
+
+@torch.inference_mode()
+def next_tokens(rows: "Rows", memory: Memory, logprobs: bool) -> tuple[Tensor, list[int], list[float] | None]:
+    """Choose a token for each row, (B,): as a tensor, as numbers, and the logarithms of their probabilities if asked for."""
+    logits, tokens = rows.next(memory.choice, memory.next_state())
+    memory.note(tokens)
+    chances = log_probabilities(logits, tokens).tolist() if logprobs else None
+    return tokens, tokens.tolist(), chances
+
+
+def closed_up(slots: list[int]) -> list[int]:
+    """The slots in an order in which as few as possible move: the last ones fill the gaps."""
+    there = set(slots)
+    moving = [slot for slot in slots if slot >= len(slots)]
+    return [slot if slot in there else moving.pop() for slot in range(len(slots))]
+
+
+def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
+    """logits (B, V) and tokens (B,) -> the natural logarithms of their probabilities (B,)."""
+    return logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+
+
+def check_prompts(model: GPT, prompts: list[list[int]]) -> None:
+    """Raise ValueError for prompts that a model cannot read."""
+    for prompt in prompts:
+        if not prompt:
+            raise ValueError("a prompt needs at least one token, such as the boundary between documents")
+        if min(prompt) < 0 or max(prompt) >= model.config.vocab_size:
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            raise ValueError(f"token id {wrong} is outside the vocabulary: 0 to {model.config.vocab_size - 1} would fit")
+
+
+def row_bytes(model: GPT) -> int:
+    """What the keys and values of one row take at most."""
+    return 2 * model.config.n_layer * model.config.n_embd * model.config.block_size * model.transformer.wte.weight.element_size()
+
+
+# ------------------------------------------------------------------------------------------------------------------------
+# What the model sees
+
+Step = Callable[[GPT, list[KVCache], Tensor, Tensor, Choice, State], tuple[Tensor, Tensor]]
+
+
+def decode_step(model: GPT, caches: list[KVCache], newest: Tensor, starts: Tensor, choice: Choice, state: State) -> tuple[Tensor, Tensor]:
+    """From the newest token of each row (B,), which stands at position starts (B,), to the logits (B, V) and the next one (B,)."""
+    logits = model.next_logits(newest[:, None], caches, starts)
+    return logits, choose(logits, choice, state)
+
+
+@functools.cache
+def compiled_step(device_type: str) -> Step:
+    """`decode_step`, compiled when it is called first, and for each new shape: on a GPU as one CUDA graph, on a CPU as C++ that
+    calls its kernels without going through Python, and multiplies a single token with a matrix in loops of its own."""
+    if device_type == "cuda":
+        return torch.compile(decode_step, dynamic=False, fullgraph=True, mode="reduce-overhead")
+    options = {"cpp_wrapper": True, "post_grad_fusion_options": {"decompose_mm_pass": {}}}
+    return torch.compile(decode_step, dynamic=False, fullgraph=True, options=options)
+
+
+class Rows:
+    """Texts that are being written, a slot of the batch each, and the caches of their keys and values.
+
+    A row of n tokens has them at the positions 0 to n - 1; the newest is not in the caches yet. A row whose first token has
+    fallen out of the context is *full*: it is read anew each time. With `slide` there are no full rows: the positions go on
+    beyond block_size, and in the caches the newest takes the slot of the oldest. With a compiled `step` the number of rows and
+    slots stays as it is.
     """
-    new: dict[str, None] = {}
-    drawn, last = 0, 0
-    while len(new) < count and drawn - last < 1000:
-        text = next(texts)
-        drawn += 1
-        if text not in seen and text not in new:
-            new[text] = None
-            last = drawn
-    return list(new), drawn
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        model: GPT,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        slide: bool = False,
+        step: Step | None = None,
+    ) -> None:
+        weight = model.transformer.wte.weight
+        self.model, self.slide, self.step, self.device = model, slide, step, weight.device
+        self.size = model.config.block_size
+        self.prompts = [prompt[-self.size :] for prompt in prompts]
+        self.lengths = [len(prompt) for prompt in self.prompts]
+        self.going = list(range(len(prompts)))  # slots of rows that have not ended
+        self.full: set[int] = set()
+        self.checked: bool | None = None
+        longest = max(self.lengths) + max_new_tokens
+        slots = self.size if step else min(self.size, longest)
+        self.caches = [KVCache(len(prompts), slots, model.config, self.device, weight.dtype) for _ in model.transformer.h]
+        self.newest = torch.tensor([prompt[-1] for prompt in prompts], device=self.device)  # (B,)
+        self.tokens: Tensor | None = None  # (B, block_size) the last ones of each row, where rows may become full
+        if longest > self.size and not slide:
+            self.tokens = torch.tensor(filled_up(self.prompts, self.size), device=self.device)
+
+    @torch.inference_mode()
+    def read_prompts(self) -> None:
+        """Store the keys and values of all but the newest tokens. Equal prompts are read once."""
+        numbers: dict[tuple[int, ...], int] = {}
+        which = [numbers.setdefault(tuple(prompt[:-1]), len(numbers)) for prompt in self.prompts]
+        longest = max(map(len, numbers))
+        if longest == 0:
+            return
+        idx = torch.tensor(filled_up(numbers, longest), device=self.device)  # no token sees what is behind its row's end
+        read = [cache.part(len(numbers), longest) for cache in self.caches]
+        self.model.next_logits(idx, read)
+        if len(numbers) < len(which):
+            for cache, part in zip(self.caches, read, strict=True):
+                cache.k[:, :, :longest], cache.v[:, :, :longest] = part.k[which], part.v[which]
+
+    def append(self, tokens: Tensor) -> None:
+        """Add a token to each row, (B,)."""
+        self.newest = tokens
+        if self.tokens is not None:
+            self._push([slot for slot in self.going if self.lengths[slot] == self.size])
+        for slot in self.going:
+            self.lengths[slot] += slot not in self.full
+        if self.tokens is not None:
+            self._write()
+
+    @torch.inference_mode()
+    def _push(self, slots: list[int]) -> None:
+        """Let the first token of these rows fall out."""
+        self.full.update(slots)
+        if slots:
+            self.tokens[slots] = self.tokens[slots].roll(-1, 1)
+
+    @torch.inference_mode()
+    def _write(self) -> None:
+        """Put the newest tokens where they stand."""
+        self.tokens[torch.arange(len(self.lengths), device=self.device), self._starts()] = self.newest
+
+    def next(self, choice: Choice, state: State) -> tuple[Tensor, Tensor]:
+        """The logits after the newest token of each row (B, V), and the next tokens (B,)."""
+        if self.step and not self.full:
+            return self._compiled(choice, state)
+        logits = self.next_logits()
+        return logits, choose(logits, choice, state)
+
+    def _compiled(self, choice: Choice, state: State) -> tuple[Tensor, Tensor]:
+        """`next` by the compiled step. Whether what was compiled fits the model and its options is checked in the first call:
+        that takes a fifth of a small model's step, and only `forbidden` can be of another kind later."""
+        kind, self.checked = self.checked, state.forbidden is None
+        checks = torch.compiler.set_stance("default", skip_guard_eval_unsafe=True) if kind == self.checked else nullcontext()
+        with checks:
+            return self.step(self.model, self.caches, self.newest, self._starts(), choice, state)
+
+    def next_logits(self) -> Tensor:
+        """The logits after the newest token of each row (B, V)."""
+        full = [slot for slot in self.going if slot in self.full]
+        if len(full) == len(self.going):
+            return self.model.next_logits(self.tokens)
+        longest = max(self.lengths)
+        if min(self.lengths) == longest <= self.size:  # all at the same place: no need of a mask
+            logits = self.model.next_logits(self.newest[:, None], self.caches, longest - 1)
+        else:
+            caches = [cache.part(len(self.lengths), longest) for cache in self.caches]
+            logits = self.model.next_logits(self.newest[:, None], caches, self._starts())
+        if full:  # for those it was for nothing, and little beside the window of each
+            logits = logits.index_copy(0, torch.tensor(full, device=self.device), self.model.next_logits(self.tokens[full]))
+        return logits
+
+    def _starts(self) -> Tensor:
+        """Where the newest token of each row stands (B,)."""
+        return torch.tensor([length - 1 for length in self.lengths], device=self.device)
+
+    @torch.inference_mode()
+    def take(self, slots: list[int]) -> None:
+        """Go on with these rows only, in this order. A row may be taken more than once, but not more rows than there are."""
+        moved = [slot for slot, source in enumerate(slots) if source != slot]
+        sources = [slots[slot] for slot in moved]
+        for tensor in (self.tokens, *(tensor for cache in self.caches for tensor in (cache.k, cache.v))):
+            if moved and tensor is not None:
+                tensor[moved] = tensor[sources]
+        self.caches = [cache.part(len(slots), cache.k.size(2)) for cache in self.caches]
+        self.tokens = None if self.tokens is None else self.tokens[: len(slots)]
+        self.lengths = [self.lengths[source] for source in slots]
+        self.full = {slot for slot, source in enumerate(slots) if source in self.full}
+        self.going = list(range(len(slots)))
 
 
-def page(text: str, width: int = 80) -> str:
-    """The text for reading: its own line ends kept, longer lines wrapped, blank lines around it cut."""
-    lines = (line if len(line) <= width else textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
-    return "\n".join(lines).strip("\n")
+def filled_up(prompts: Iterable[Sequence[int]], length: int) -> list[list[int]]:
+    """The prompts with zeros at their ends, all of the same length."""
+    return [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
+
+
+def lay_out(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
+    """Ready a model, in place, for nothing but writing: weights in `dtype`, and on a CPU in the order that is read fastest.
+
+    A single token is multiplied with a matrix as fast as that comes from memory. A matrix with more rows than columns comes
+    twice as fast when its columns are what lies together (measured with MKL; others are as fast as before).
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False).data = parameter.data.to(dtype)  # the tables of rotary angles stay as exact as they are
+    if next(model.parameters()).device.type == "cpu":
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone(), requires_grad=False)  # not the table of embeddings
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.Linear) and layer.out_features > layer.in_features:
+                layer.weight.data = layer.weight.data.t().contiguous().t()
+    return model.eval()

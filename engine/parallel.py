@@ -113,7 +113,7 @@ def share(model: torch.nn.Module, world: World, device: torch.device, shard: boo
     for block in model.transformer.h:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    register_fsdp_forward_method(model, "generate")
+    register_fsdp_forward_method(model, "next_logits")
     return model
 
 

@@ -169,6 +169,30 @@ def test_once_predicts_every_token_once_in_order_with_half_a_window_before_it(bl
         assert (b.idx[rows[early], 0] == 0).all()  # only at the very beginning has a token less before it
 
 
+@given(st.integers(1, 20), st.integers(2, 120), st.integers(1, 7), st.data())
+def test_once_with_a_stride_predicts_every_token_once_with_that_much_less_than_a_window_before_it(block_size, n, batch_size, data):
+    if n <= block_size:
+        return
+    stride = data.draw(st.integers(1, block_size))
+    batches = list(StreamLoader(np.arange(n), block_size, batch_size).once(stride=stride))
+    told = [int(t) for b in batches for t in b.targets.flatten() if t != -1]
+    assert told == list(range(1, n)) and sum(b.n_targets for b in batches) == n - 1
+    for b in batches:
+        rows, columns = (b.targets != -1).nonzero(as_tuple=True)
+        assert (b.idx[rows, columns] + 1 == b.targets[rows, columns]).all()
+        early = columns < block_size - stride  # fewer than block_size - stride + 1 inputs
+        assert (b.idx[rows[early], 0] == 0).all()  # only at the very beginning
+
+
+def test_once_with_a_stride_that_repeats_or_leaves_out():
+    loader = StreamLoader(np.arange(60), 10, 2)
+    for stride in (-1, 0, 11):
+        with pytest.raises(UserError, match=f"stride={stride} must be at least 1 and at most block_size=10"):
+            next(loader.once(stride=stride))
+    for default, half in zip(loader.once(), loader.once(stride=5), strict=True):
+        assert default.idx.equal(half.idx) and default.targets.equal(half.targets)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_hidden_targets_leave_the_inputs_alone(batch_size):
     for batch in StreamLoader(np.arange(60), 10, batch_size).once():

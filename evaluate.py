@@ -1,0 +1,172 @@
+"""Measure a trained run on a whole split or on a text: python evaluate.py [--option=value ...]
+
+python evaluate.py                               the newest run under out/, on its test split
+python evaluate.py --run=names --split=val
+python evaluate.py --run=odyssey --stride=16     more text before each token, and a longer wait
+python evaluate.py --text=mybook.txt             on another text (after a list such as the names: one document a line)
+"""
+
+import importlib
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from config.command_line import parse
+from config.settings import Range, Settings, check
+from data import prepared, tokenizers
+from data.batches import RowLoader, StreamLoader
+from engine import checkpoint
+from engine.device import pick_device, pick_dtype
+from engine.errors import UserError, run_program
+from engine.evaluation import Score, score
+from engine.files import read_text
+
+TEST = "test"  # the split that is meant when none is named
+
+
+@dataclass
+class EvaluationSettings:
+    """All options of evaluate.py."""
+
+    run: str | None = None
+    """Name of a run under out_dir, or its folder; None: the newest."""
+    out_dir: str = "out"
+    """Folder of the run folders."""
+    split: Literal["train", "val", "test", None] = None
+    """Part of the run's data to measure on; None: test, or the text."""
+    text: str | None = None
+    """File to measure on instead."""
+    stride: Annotated[int | None, Range(1)] = None
+    """Tokens between the beginnings of two windows of a long text: fewer give each token more to go by; None: half a window."""
+    batch_size: Annotated[int | None, Range(1)] = None
+    """Windows, or rows of documents, at once; None: as in training."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU when there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """Precision of the matrix products; auto: bfloat16 where the device has units for it."""
+
+
+def main(arguments: list[str]) -> None:
+    settings = parse(EvaluationSettings, arguments, description=__doc__)
+    folder = checkpoint.find_run(settings.run, settings.out_dir)
+    description = checkpoint.read_settings(folder)
+    print_score(measure(settings, folder, description), settings, folder, is_rows(description))
+
+
+def measure(settings: EvaluationSettings, folder: Path, description: dict[str, Any]) -> Score:
+    """How well the run in this folder, of this description, predicts what the settings ask for."""
+    if settings.split and settings.text:
+        raise UserError(f"--split={settings.split} and --text={settings.text}: one run is measured on one of them; leave one out")
+    if settings.stride and is_rows(description):
+        raise UserError(f"--stride={settings.stride} is for long texts, and {folder} was trained on a list; leave it out")
+    device = pick_device(settings.device)
+    model = checkpoint.load_model(folder, device)
+    tokenizer = tokenizers.load(folder / "tokenizer.json")
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise UserError(
+            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
+        )
+    block_size = model.config.block_size
+    batch_size = settings.batch_size or description["settings"].get("batch_size", Settings.batch_size)
+    dtype, _ = pick_dtype(settings.dtype, device, batch_size * block_size, model.config.n_embd)
+
+    if not settings.text:
+        tokens = tokens_of_split(settings.split or TEST, folder, description)
+    elif is_rows(description):
+        tokens = tokens_of_lines(settings.text, tokenizer, block_size)
+    else:
+        tokens = np.append(tokenizer.boundary_id, tokenizer.encode_all(content(settings.text)))
+    if is_rows(description):
+        batches = RowLoader(tokens, tokenizer.boundary_id, block_size, batch_size).once()
+    elif len(tokens) > block_size:
+        batches = StreamLoader(tokens, block_size, batch_size).once(stride=settings.stride)
+    else:
+        batches = StreamLoader(tokens, len(tokens) - 1, batch_size).once()  # one shorter window
+    return score(model, batches, tokenizer, block_size, device, dtype)
+
+
+def is_rows(description: dict[str, Any]) -> bool:
+    """Whether the run learned from a list of short documents, not from long texts."""
+    return description["data"].get("kind") == "rows"
+
+
+def tokens_of_split(split: str, folder: Path, description: dict[str, Any]) -> np.ndarray:
+    """The ids of one split that the run was trained with, prepared anew when they are gone. Raises UserError when that cannot
+    be, or gives others."""
+    meta, known = description["data"], {f.name for f in fields(Settings)}
+    settings = check(Settings(**{name: value for name, value in description["settings"].items() if name in known}))
+    module = importlib.import_module(f"data.{settings.dataset}.prepare")
+    options = {name: value for name, value in meta.get("options", {}).items() if name != "year"}  # the source's hash tells the year
+    place = Path(settings.prepared_dir or module.PREPARED) / prepared.key(meta.get("source_sha256"), options)
+    try:
+        data = prepared.load(place)
+    except UserError:
+        try:
+            data = module.prepare(settings)
+        except UserError as error:
+            raise UserError(f"the data of {folder} are gone and cannot be prepared again: {error}") from None
+    if data.meta["source_sha256"] != meta.get("source_sha256"):
+        raise UserError(f"{meta.get('source')} has changed since {folder} was trained on it; the file as it was then would do, or --text")
+    if data.meta["splits"][split]["sha256"] != meta.get("splits", {}).get(split, {}).get("sha256"):
+        raise UserError(f"{folder} was trained on data prepared by another version; the checkout it was trained with would do, or --text")
+    return data.tokens[split]
+
+
+def content(path: str) -> str:
+    """The text in a file. Raises UserError for a file that cannot be read or is empty."""
+    try:
+        with open(path, "rb") as file:
+            text = "".join(read_text(file, path))
+    except OSError as error:
+        raise UserError(f"--text={path}: {error.strerror}; a UTF-8 text file would do") from None
+    if not text.strip():
+        raise UserError(f"--text={path} holds no text; one with something to predict would do")
+    return text
+
+
+def tokens_of_lines(path: str, tokenizer: tokenizers.CharTokenizer, block_size: int) -> np.ndarray:
+    """The ids of a file's lines, empty ones left out, each a document, in the form of a rows split. Raises UserError, with the
+    line, for one that the model cannot read."""
+    boundary = [tokenizer.boundary_id]
+    documents = [boundary]
+    for number, line in enumerate(content(path).split("\n"), start=1):
+        try:
+            ids = tokenizer.encode(line.strip())
+        except UserError as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+        if tokenizer.boundary_id in ids:
+            raise UserError(f"{path}:{number}: {line.strip()!r}: {tokenizer.boundary} marks where a document ends; leave it out")
+        if len(ids) >= block_size:
+            raise UserError(f"{path}:{number}: {line.strip()[:40]!r} has {len(ids)} characters; this model reads up to {block_size - 1}")
+        if ids:
+            documents.append(ids + boundary)
+    return np.concatenate(documents)
+
+
+def print_score(found: Score, settings: EvaluationSettings, folder: Path, rows: bool) -> None:
+    """The score as a table."""
+    tokens, n_bytes, unknown = found.amount
+    error = "-" if found.standard_error is None else f"{found.standard_error:.4f}"
+    unit = found.unit if found.pieces > 1 else found.unit.removesuffix("s")
+    bits = found.loss / math.log(2) if rows else found.amount.bits_per_byte(found.loss)  # rows: the boundary is a character too
+    table = {
+        "loss": f"{found.loss:.4f} ± {error} nats per token (standard error over {found.pieces:,} {unit})",
+        "perplexity": f"{math.exp(found.loss) if found.loss < 700 else math.inf:.3f}",  # exp(710) is no float
+        "bits per character" if rows else "bits per byte": "undefined: the text of unknown tokens is not told"
+        if bits is None
+        else f"{bits:.4f}",
+        "tokens": f"{tokens:,}",
+        "documents": f"{found.documents:,}",
+        "bytes": f"{n_bytes:,}",
+        "unknown tokens": f"{unknown:,} ({unknown / tokens:.2%})",
+    }
+    print(f"{folder} on {settings.text or f'its {settings.split or TEST} split'}")
+    for name, value in table.items():
+        print(f"  {name:20}{value}")
+
+
+if __name__ == "__main__":
+    run_program(main)
