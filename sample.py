@@ -27,13 +27,13 @@ from config.settings import Range, SamplingSettings
 from data import tokenizers
 from engine import checkpoint
 from engine.beams import beam_search
-from engine.device import pick_device, pick_dtype, pick_threads
+from engine.device import missing_compiler, pick_device, pick_dtype, pick_threads
 from engine.errors import UserError, run_program
 from engine.files import read_text
 from engine.generation import ROWS_AT_ONCE, lay_out
 from engine.sampling import Choice
-from engine.texts import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from engine.trace import trace_table, traced
+from engine.writing import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from model import GPT
 
 PENALTY = Range(-100, 100)
@@ -177,6 +177,8 @@ def check_together(settings: SampleSettings) -> None:
 def load_run(folder: Path, description: dict[str, Any], settings: SampleSettings) -> Trained:
     """The run in this folder, its model ready to write."""
     device = pick_device(settings.device)
+    if settings.compile and (missing := missing_compiler(device)):
+        raise UserError(f"--compile: {missing}; leave it out")
     dtype = torch.float32 if settings.dtype == "auto" and device.type == "cpu" else pick_dtype(settings.dtype, device, 1, 1)[0]
     model = lay_out(checkpoint.load_model(folder, device), dtype)
     written_out = settings.compile and device.type == "cpu"  # there the compiler joins the loops of attention to their neighbours
@@ -345,7 +347,7 @@ def show(run: Trained, settings: SampleSettings, found: Iterator[Sample], drawn:
             print("\n\n---\n\n" * bool(shown) + page(sample.whole) + remark(settings, sample))
         shown.append(sample.whole)
     if run.seen is not None and settings.format == "text":
-        summarise(run, shown, drawn or len(shown))
+        summarise(run, shown, drawn or len(shown), "found" if settings.beams else "drawn")
 
 
 def mark(run: Trained, text: str) -> str:
@@ -360,10 +362,10 @@ def remark(settings: SampleSettings, sample: Sample) -> str:
     return f"  (log-probability {sum(sample.logprobs):.4f})" if settings.logprobs else ""
 
 
-def summarise(run: Trained, shown: list[str], drawn: int) -> None:
-    """Say how many of these texts of a list are new."""
+def summarise(run: Trained, shown: list[str], count: int, how: str) -> None:
+    """Say how many of these texts of a list, of `count` that were drawn or found, are new."""
     new = len({text for text in shown if mark(run, text) == "*"})
-    print(f"\n{run.folder}: {new} of {drawn} drawn are new and distinct ({new / drawn:.0%}); * is not in the training list")
+    print(f"\n{run.folder}: {new} of {count} {how} are new and distinct ({new / count:.0%}); * is not in the training list")
 
 
 def described(run: Trained, settings: SampleSettings, sample: Sample) -> dict[str, Any]:
@@ -399,7 +401,7 @@ def show_stream(run: Trained, settings: SampleSettings, choice: Choice, rows: li
             shown.append(text)
             text = ""
     if run.seen is not None:
-        summarise(run, shown, len(shown))
+        summarise(run, shown, len(shown), "drawn")
 
 
 def converse(run: Trained, settings: SampleSettings, choice: Choice) -> None:
@@ -421,7 +423,7 @@ def converse(run: Trained, settings: SampleSettings, choice: Choice) -> None:
             for piece in written(run, settings, choice, [seen], first_row=row):
                 print(piece.text, end="", flush=True)
         except KeyboardInterrupt:
-            print(end=" ...")
+            pass  # the text ends here
         except UserError as error:
             print(error, end="")
         print("\n")

@@ -38,7 +38,7 @@ from engine.logs import Log, check_packages, plot_loss, write_summary
 from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
 from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
-from engine.texts import continuations, only_new, page
+from engine.writing import continuations, only_new, page
 from model import GPT
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 from config.settings import Settings
 from data.batches import Ahead, RowLoader, StreamLoader
@@ -158,14 +157,19 @@ def pick_compile(settings: Settings, device: torch.device, floor: float) -> tupl
     products of the whole run alone take a good while at the device's peak (`floor`, in seconds)."""
     if settings.compile is False:
         return False, []
-    missing = None
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        missing = "Triton is not installed"
-    if device.type == "cpu" and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
-        missing = "there is no C++ compiler"
+    missing = missing_compiler(device)
     if settings.compile is True:
         return missing is None, [f"compile=True: {missing}; going on without"] if missing else []
     return missing is None and floor > 30, []
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """What `torch.compile` lacks on this machine; None: nothing."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if device.type == "cpu" and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
+        return "there is no C++ compiler"
+    return None
 
 
 def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowLoader | StreamLoader | Ahead, world: World) -> Callable:
@@ -173,6 +177,8 @@ def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowL
     sharded, its blocks, of which one is compiled for all. One batch is tried; if it fails, all goes on without."""
     if not machine.compile:
         return forward
+    import torch._inductor.config  # which takes a second: only for those who compile
+
     began, place = time.perf_counter(), loader.state_dict()
     torch._inductor.config.fallback_random = machine.device.type == "cpu"  # PyTorch's own generator: there the faster, and as without
     whole_graph = machine.device.type == "cuda" and not hasattr(next(model.parameters()), "full_tensor")

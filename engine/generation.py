@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from engine.errors import UserError
 from engine.sampling import Choice, Memory, State, choose
 from model import GPT, KVCache
 
@@ -252,7 +253,13 @@ class Rows:
         kind, self.checked = self.checked, state.forbidden is None
         checks = torch.compiler.set_stance("default", skip_guard_eval_unsafe=True) if kind == self.checked else nullcontext()
         with checks:
-            return self.step(self.model, self.caches, self.newest, self._starts(), choice, state)
+            try:
+                return self.step(self.model, self.caches, self.newest, self._starts(), choice, state)
+            except Exception as error:  # a compiler may fail in any way
+                if kind is not None:
+                    raise
+                reason = " ".join(str(error).split())[:100]
+                raise UserError(f"compiling failed ({type(error).__name__}: {reason}); without --compile it would work") from None
 
     def next_logits(self) -> Tensor:
         """The logits after the newest token of each row (B, V)."""

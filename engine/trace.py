@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.tokenizers import Tokenizer
+from data.tokenizers import BPETokenizer, Tokenizer
 from engine.generation import Rows
 from engine.sampling import Choice, Memory, allowed, choose
 from model import GPT, next_token_probabilities
@@ -67,7 +67,10 @@ def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, 
 
 def name(token: int, tokenizer: Tokenizer) -> str:
     """A token as a table should show it."""
-    return visible(tokenizer.decode([token]))
+    text = tokenizer.decode([token])
+    if isinstance(tokenizer, BPETokenizer) and "\N{REPLACEMENT CHARACTER}" in text:  # bytes that are no characters
+        return repr(tokenizer.decode_bytes([token]))[2:-1]
+    return visible(text)
 
 
 def visible(text: str) -> str:
