@@ -63,12 +63,7 @@ def measure(settings: EvaluationSettings, folder: Path, description: dict[str, A
     if settings.stride and is_rows(description):
         raise UserError(f"--stride={settings.stride} is for long texts, and {folder} was trained on a list; leave it out")
     device = pick_device(settings.device)
-    model = checkpoint.load_model(folder, device)
-    tokenizer = tokenizers.load(folder / "tokenizer.json")
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise UserError(
-            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
-        )
+    model, tokenizer = checkpoint.load_run(folder, device)
     block_size = model.config.block_size
     batch_size = settings.batch_size or description["settings"].get("batch_size", Settings.batch_size)
     dtype, _ = pick_dtype(settings.dtype, device, batch_size * block_size, model.config.n_embd)

@@ -24,7 +24,7 @@ import torch
 
 from config.command_line import parse
 from config.settings import Range, SamplingSettings
-from data import tokenizers
+from data.tokenizers import Tokenizer
 from engine import checkpoint
 from engine.beams import beam_search
 from engine.device import missing_compiler, pick_device, pick_dtype, pick_threads
@@ -99,7 +99,7 @@ class Trained(NamedTuple):
 
     folder: Path
     model: GPT
-    tokenizer: tokenizers.Tokenizer
+    tokenizer: Tokenizer
     opening: list[int]  # what the model reads before a text
     seen: set[str] | None  # the texts of the list it was trained on; None: it was a long text
 
@@ -180,16 +180,12 @@ def load_run(folder: Path, description: dict[str, Any], settings: SampleSettings
     if settings.compile and (missing := missing_compiler(device)):
         raise UserError(f"--compile: {missing}; leave it out")
     dtype = torch.float32 if settings.dtype == "auto" and device.type == "cpu" else pick_dtype(settings.dtype, device, 1, 1)[0]
-    model = lay_out(checkpoint.load_model(folder, device), dtype)
+    model, tokenizer = checkpoint.load_run(folder, device)
+    lay_out(model, dtype)
     written_out = settings.compile and device.type == "cpu"  # there the compiler joins the loops of attention to their neighbours
     model.config.attention = settings.attention if settings.attention != "auto" else "manual" if written_out else "fused"
     rows = settings.beams or min(settings.num_samples * max(1, len(settings.prompt)), ROWS_AT_ONCE)
     torch.set_num_threads(settings.threads or pick_threads(10 * 2 * model.num_parameters() * rows))  # one for each 25 MFLOP of a step
-    tokenizer = tokenizers.load(folder / "tokenizer.json")
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise UserError(
-            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
-        )
     data = description["data"]
     seen = read_seen(folder, data.get("documents", {}).get("train")) if data.get("kind") == "rows" else None
     return Trained(folder, model, tokenizer, data.get("opening", [tokenizer.boundary_id]), seen)
@@ -224,7 +220,7 @@ def make_choice(settings: SampleSettings, run: Trained) -> Choice:
     return choice
 
 
-def read_prompts(settings: SampleSettings, tokenizer: tokenizers.Tokenizer) -> list[str]:
+def read_prompts(settings: SampleSettings, tokenizer: Tokenizer) -> list[str]:
     """The prompts, in the form in which the tokenizer sees them; without any, the empty one."""
     prompts = [(f"--prompt={prompt!r}", prompt) for prompt in settings.prompt]
     if settings.prompt_file is not None:

@@ -16,6 +16,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from config.settings import SamplingSettings, Settings, check
+from data import tokenizers
+from data.tokenizers import Tokenizer
 from engine.errors import UserError, nearest
 from engine.files import replacing, write_text
 from engine.optimizer import Muon
@@ -169,6 +171,16 @@ def load_model(folder: Path, device: torch.device) -> GPT:
         raise UserError(f"{folder / 'settings.json'} describes no model of this version ({error}); train the run again") from None
     load_weights(folder, model)
     return model.to(device).eval()
+
+
+def load_run(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The trained model of a run and its tokenizer. Raises UserError when they do not belong together."""
+    model, tokenizer = load_model(folder, device), tokenizers.load(folder / "tokenizer.json")
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise UserError(
+            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"
+        )
+    return model, tokenizer
 
 
 def fill(model: GPT, weights: dict[str, torch.Tensor]) -> None:
