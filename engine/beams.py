@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.generation import Rows, check_prompts
+from engine.generation import Rows, check_prompts, evaluating
 from engine.sampling import Choice
 from model import GPT
 
@@ -21,7 +21,6 @@ class Hypothesis(NamedTuple):
     finish: str | None  # why it is complete: "stop_token", "stop_string" or "length"; None: it is not
 
 
-@torch.inference_mode()
 def beam_search(
     model: GPT,
     prompt: list[int],
@@ -39,41 +38,47 @@ def beam_search(
     unfinished text can come to a better score than the complete ones have. With beams = V ** max_new_tokens nothing is left
     out, and the first is the best there is.
 
-    choice: of it count stop_tokens, banned and min_new_tokens: beam search draws nothing. ended(ids): whether a text is complete.
+    choice: of it count stop_tokens, banned and min_new_tokens: beam search draws nothing.
     length_penalty: 0 compares probabilities, which favours short texts; 1 their means per token.
+    ended(ids): whether a text is complete; it is asked for the 2 * beams likeliest of each step.
+
+    Raises ValueError for beams below 1, and as `generate` does.
     """
+    if beams < 1:
+        raise ValueError(f"beams={beams} must be at least 1")
     choice.check_vocabulary(model.config.vocab_size)
     check_prompts(model, [prompt])
-    rows = Rows(model, [prompt] * beams, max_new_tokens, slide)
-    rows.read_prompts()
-    running, complete = [Hypothesis([], [], 0.0, -math.inf, None)], []  # running[i] is in slot i; the slots beyond hold copies
-    for length in range(1, max_new_tokens + 1):
-        chances = rows.next_logits()[: len(running)].double().log_softmax(-1)  # (N, V)
-        chances[:, list(choice.forbidden(length - 1))] = -math.inf
-        chances += torch.tensor([[hypothesis.logprob] for hypothesis in running], dtype=torch.float64, device=rows.device)
-        parents, grown = [], []
-        for parent, token, logprob in likeliest(chances, 2 * beams, choice.stop_tokens):
-            ids = [*running[parent].ids, token]
-            finish = "length" if length == max_new_tokens else None
-            if token in choice.stop_tokens:
-                finish = "stop_token"
-            elif ended is not None and ended(ids):
-                finish = "stop_string"
-            before = running[parent]
-            hypothesis = Hypothesis(ids, [*before.logprobs, logprob - before.logprob], logprob, logprob / length**length_penalty, finish)
-            if finish:
-                complete.append(hypothesis)
-            elif len(grown) < beams:
-                parents.append(parent)
-                grown.append(hypothesis)
-        complete = sorted(complete, key=lambda hypothesis: -hypothesis.score)[:beams]
-        final = max_new_tokens if length_penalty > 0 else length + 1  # the length at which what is running scores best
-        if not grown or (len(complete) == beams and grown[0].logprob / final**length_penalty <= complete[-1].score):
-            break
-        running = grown
-        parents += [0] * (beams - len(parents))
-        rows.take(parents)
-        rows.append(torch.tensor([hypothesis.ids[-1] for hypothesis in running] + [0] * (beams - len(running)), device=rows.device))
+    with torch.inference_mode(), evaluating(model):
+        rows = Rows(model, [prompt] * beams, max_new_tokens, slide)
+        rows.read_prompts()
+        running, complete = [Hypothesis([], [], 0.0, -math.inf, None)], []  # running[i] is in slot i; the slots beyond hold copies
+        for length in range(1, max_new_tokens + 1):
+            chances = rows.next_logits()[: len(running)].double().log_softmax(-1)  # (N, V)
+            chances[:, list(choice.forbidden(length - 1))] = -math.inf
+            chances += torch.tensor([[hypothesis.logprob] for hypothesis in running], dtype=torch.float64, device=rows.device)
+            parents, grown = [], []
+            for parent, token, logprob in likeliest(chances, 2 * beams, choice.stop_tokens):
+                before = running[parent]
+                ids, logprobs = [*before.ids, token], [*before.logprobs, logprob - before.logprob]
+                finish = "length" if length == max_new_tokens else None
+                if token in choice.stop_tokens:
+                    finish = "stop_token"
+                elif ended is not None and ended(ids):
+                    finish = "stop_string"
+                hypothesis = Hypothesis(ids, logprobs, logprob, logprob / length**length_penalty, finish)
+                if finish:
+                    complete.append(hypothesis)
+                elif len(grown) < beams:
+                    parents.append(parent)
+                    grown.append(hypothesis)
+            complete = sorted(complete, key=lambda hypothesis: -hypothesis.score)[:beams]
+            final = max_new_tokens if length_penalty > 0 else length + 1  # the length at which what is running scores best
+            if not grown or (len(complete) == beams and grown[0].logprob / final**length_penalty <= complete[-1].score):
+                break
+            running = grown
+            parents += [0] * (beams - len(parents))
+            rows.take(parents)
+            rows.append(torch.tensor([hypothesis.ids[-1] for hypothesis in running] + [0] * (beams - len(running)), device=rows.device))
     return complete
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -59,10 +59,7 @@ def generate(
     rows_at_once = min(rows_at_once, max(1, CACHE_BYTES // row_bytes(model)))
     step = compiled_step(model.transformer.wte.weight.device.type) if compiled else None
     prompts, wide = iter(prompts), 0
-    was_training = model.training
-    if was_training:
-        model.eval()
-    try:
+    with evaluating(model):
         while some := [list(prompt) for prompt in islice(prompts, rows_at_once)]:
             check_prompts(model, some)
             count = len(some)
@@ -74,9 +71,6 @@ def generate(
             rows.going = rows.going[:count]
             yield from write(rows, memory, max_new_tokens, first_row, ended, logprobs)
             first_row += count
-    finally:
-        if was_training:
-            model.train()
 
 
 def write(
@@ -132,6 +126,19 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 
+@contextmanager
+def evaluating(model: GPT) -> Iterator[None]:
+    """Without dropout; afterwards as it was."""
+    was_training = model.training
+    if was_training:  # switching goes through every module, which takes as long as a token of a small model
+        model.eval()
+    try:
+        yield
+    finally:
+        if was_training:
+            model.train()
+
+
 def check_prompts(model: GPT, prompts: list[list[int]]) -> None:
     """Raise ValueError for prompts that a model cannot read."""
     for prompt in prompts:
@@ -163,6 +170,7 @@ def decode_step(model: GPT, caches: list[KVCache], newest: Tensor, starts: Tenso
 def compiled_step(device_type: str) -> Step:
     """`decode_step`, compiled when it is called first, and for each new shape: on a GPU as one CUDA graph, on a CPU as C++ that
     calls its kernels without going through Python, and multiplies a single token with a matrix in loops of its own."""
+    torch._dynamo.config.recompile_limit = 64  # every shape and every choice is a variant of its own
     if device_type == "cuda":
         return torch.compile(decode_step, dynamic=False, fullgraph=True, mode="reduce-overhead")
     options = {"cpp_wrapper": True, "post_grad_fusion_options": {"decompose_mm_pass": {}}}
@@ -194,7 +202,7 @@ class Rows:
         self.lengths = [len(prompt) for prompt in self.prompts]
         self.going = list(range(len(prompts)))  # slots of rows that have not ended
         self.full: set[int] = set()
-        self.checked: bool | None = None
+        self.checked: int | None = None
         longest = max(self.lengths) + max_new_tokens
         slots = self.size if step else min(self.size, longest)
         self.caches = [KVCache(len(prompts), slots, model.config, self.device, weight.dtype) for _ in model.transformer.h]
@@ -242,7 +250,7 @@ class Rows:
 
     def next(self, choice: Choice, state: State) -> tuple[Tensor, Tensor]:
         """The logits after the newest token of each row (B, V), and the next tokens (B,)."""
-        if self.step and not self.full:
+        if self.step and self.full.isdisjoint(self.going):
             return self._compiled(choice, state)
         logits = self.next_logits()
         return logits, choose(logits, choice, state)
@@ -250,7 +258,7 @@ class Rows:
     def _compiled(self, choice: Choice, state: State) -> tuple[Tensor, Tensor]:
         """`next` by the compiled step. Whether what was compiled fits the model and its options is checked in the first call:
         that takes a fifth of a small model's step, and only `forbidden` can be of another kind later."""
-        kind, self.checked = self.checked, state.forbidden is None
+        kind, self.checked = self.checked, 0 if state.forbidden is None else len(state.forbidden)
         checks = torch.compiler.set_stance("default", skip_guard_eval_unsafe=True) if kind == self.checked else nullcontext()
         with checks:
             try:

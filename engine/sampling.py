@@ -30,7 +30,7 @@ class Choice:
     frequency_penalty: float = 0.0  # the same, for each time they are there
     banned: tuple[int, ...] = ()  # never chosen
     stop_tokens: tuple[int, ...] = ()  # end a text
-    min_new_tokens: int = 0  # a text does not end before it has so many
+    min_new_tokens: int = 0  # none of stop_tokens comes before a text has so many
 
     def __post_init__(self) -> None:
         check_sampling(*self.filters)
@@ -105,7 +105,7 @@ class Memory:
             self.in_prompt = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)
             for row, prompt in zip(self.in_prompt, prompts, strict=True):
                 row[sorted(set(prompt) - set(choice.stop_tokens))] = True  # a boundary before the text is no repetition
-            self.counts = torch.zeros(len(prompts), vocab_size, device=device)
+            self.counts = torch.zeros(len(prompts), vocab_size, dtype=torch.float64, device=device)
 
     def next_state(self) -> State:
         """For the next token of each row. Every row has its own chance: its draws are the same whatever rows stand beside it."""

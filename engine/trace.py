@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from data.tokenizers import BPETokenizer, Tokenizer
-from engine.generation import Rows
+from engine.generation import Rows, check_prompts, evaluating, log_probabilities
 from engine.sampling import Choice, Memory, allowed, choose
 from model import GPT, next_token_probabilities
 
@@ -20,22 +20,24 @@ class TracedStep(NamedTuple):
     logprob: float  # natural logarithm of the probability it has in the model: before all of them
 
 
-@torch.inference_mode()
 def traced(model: GPT, prompt: list[int], max_new_tokens: int, choice: Choice, seed: int, slide: bool = False) -> Iterator[TracedStep]:
-    """The steps in which `generate` writes row 0."""
+    """The steps in which `generate` writes row 0. Raises ValueError for a prompt that the model cannot read."""
+    check_prompts(model, [prompt])
     rows = Rows(model, [prompt], max_new_tokens, slide)
     memory = Memory(choice, [prompt], model.config.vocab_size, rows.device, seed, 0)
-    rows.read_prompts()
     history, token = list(prompt), -1
-    while len(history) < len(prompt) + max_new_tokens and token not in choice.stop_tokens:
-        logits, state = rows.next_logits(), memory.next_state()
-        chosen = choose(logits, choice, state)
-        token = int(chosen)
-        probabilities = next_token_probabilities(allowed(logits, choice, state), *choice.filters)[0]
-        yield TracedStep(list(history), probabilities.cpu(), token, float(logits[0].float().log_softmax(-1)[token]))
-        memory.note(chosen)
-        rows.append(chosen)
-        history.append(token)
+    with evaluating(model):
+        rows.read_prompts()
+        while len(history) < len(prompt) + max_new_tokens and token not in choice.stop_tokens:
+            with torch.inference_mode():
+                logits, state = rows.next_logits(), memory.next_state()
+                probabilities = next_token_probabilities(allowed(logits, choice, state), *choice.filters)[0].cpu()
+                chosen = choose(logits, choice, state)
+                memory.note(chosen)
+                rows.append(chosen)
+                token, logprob = int(chosen), float(log_probabilities(logits, chosen))
+            yield TracedStep(list(history), probabilities, token, logprob)
+            history.append(token)
 
 
 def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, shown: int = 6) -> str:
