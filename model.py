@@ -10,7 +10,7 @@ C = n_embd channels, H = n_head heads, D = C / H channels of a head, V = vocab_s
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -156,19 +156,21 @@ def rms_norm(x: Tensor) -> Tensor:
     return F.rms_norm(x, (x.size(-1),))
 
 
-class KVCache:
+class KVCache(NamedTuple):
     """The keys and values of one layer, in two tensors of their final size (B, H, slots, D). A token's slot is its position."""
 
-    def __init__(self, batch_size: int, slots: int, config: GPTConfig, device: torch.device, dtype: torch.dtype) -> None:
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def zeros(cls, batch_size: int, slots: int, config: GPTConfig, like: Tensor) -> "KVCache":
+        """Without tokens yet, of the device and type of `like`. A mask lets an unused slot count 0 times; 0 times nan would be nan."""
         shape = (batch_size, config.n_head, slots, config.n_embd // config.n_head)
-        self.k = torch.zeros(shape, device=device, dtype=dtype)  # zeros: a hidden slot counts 0 times what it holds, and 0 * nan is nan
-        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        return cls(like.new_zeros(shape), like.new_zeros(shape))
 
     def part(self, rows: int, slots: int) -> "KVCache":
         """The first rows and slots, in the same memory."""
-        part = object.__new__(KVCache)
-        part.k, part.v = self.k[:rows, :, :slots], self.v[:rows, :, :slots]
-        return part
+        return KVCache(self.k[:rows, :, :slots], self.v[:rows, :, :slots])
 
     def put(self, k: Tensor, v: Tensor, place: slice | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Store the keys and values (B, H, T, D) of new tokens; return those to look at (B, H, S, D).
@@ -443,7 +445,7 @@ class GPT(nn.Module):
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         draws = uniform_draws(seed, range(len(idx)), max_new_tokens).to(idx.device)  # (B, max_new_tokens)
         size, weight = self.config.block_size, self.transformer.wte.weight
-        caches = [KVCache(len(idx), size, self.config, idx.device, weight.dtype) for _ in self.transformer.h] if use_cache else None
+        caches = [KVCache.zeros(len(idx), size, self.config, weight) for _ in self.transformer.h] if use_cache else None
         cached = 0  # how many tokens the caches hold
         was_training = self.training
         self.eval()

@@ -205,7 +205,7 @@ class Rows:
         self.checked: int | None = None
         longest = max(self.lengths) + max_new_tokens
         slots = self.size if step else min(self.size, longest)
-        self.caches = [KVCache(len(prompts), slots, model.config, self.device, weight.dtype) for _ in model.transformer.h]
+        self.caches = [KVCache.zeros(len(prompts), slots, model.config, weight) for _ in model.transformer.h]
         self.newest = torch.tensor([prompt[-1] for prompt in prompts], device=self.device)  # (B,)
         self.tokens: Tensor | None = None  # (B, block_size) the last ones of each row, where rows may become full
         if longest > self.size and not slide:
@@ -223,8 +223,8 @@ class Rows:
         read = [cache.part(len(numbers), longest) for cache in self.caches]
         self.model.next_logits(idx, read)
         if len(numbers) < len(which):
-            for cache, part in zip(self.caches, read, strict=True):
-                cache.k[:, :, :longest], cache.v[:, :, :longest] = part.k[which], part.v[which]
+            for k, v in (cache.part(len(which), longest) for cache in self.caches):
+                k[:], v[:] = k[which], v[which]
 
     def append(self, tokens: Tensor) -> None:
         """Add a token to each row, (B,)."""
@@ -262,12 +262,15 @@ class Rows:
         checks = torch.compiler.set_stance("default", skip_guard_eval_unsafe=True) if kind == self.checked else nullcontext()
         with checks:
             try:
-                return self.step(self.model, self.caches, self.newest, self._starts(), choice, state)
+                logits, tokens = self.step(self.model, self.caches, self.newest, self._starts(), choice, state)
             except Exception as error:  # a compiler may fail in any way
                 if kind is not None:
                     raise
                 reason = " ".join(str(error).split())[:100]
                 raise UserError(f"compiling failed ({type(error).__name__}: {reason}); without --compile it would work") from None
+        if kind is None and logits.isnan().any():
+            raise ValueError("the logits are nan: the weights of this model are broken")
+        return logits, tokens
 
     def next_logits(self) -> Tensor:
         """The logits after the newest token of each row (B, V)."""
@@ -293,7 +296,7 @@ class Rows:
         """Go on with these rows only, in this order. A row may be taken more than once, but not more rows than there are."""
         moved = [slot for slot, source in enumerate(slots) if source != slot]
         sources = [slots[slot] for slot in moved]
-        for tensor in (self.tokens, *(tensor for cache in self.caches for tensor in (cache.k, cache.v))):
+        for tensor in (self.tokens, *(tensor for cache in self.caches for tensor in cache)):
             if moved and tensor is not None:
                 tensor[moved] = tensor[sources]
         self.caches = [cache.part(len(slots), cache.k.size(2)) for cache in self.caches]

@@ -23,9 +23,7 @@ class Choice:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    repetition_penalty: float = (
-        1.0  # of tokens in prompt or text: positive logits divided by it, negative multiplied (CTRL, Keskar et al. 2019)
-    )
+    repetition_penalty: float = 1.0  # divides positive logits of tokens in prompt or text, multiplies negative (Keskar et al. 2019)
     presence_penalty: float = 0.0  # taken from the logits of tokens in the text so far
     frequency_penalty: float = 0.0  # the same, for each time they are there
     banned: tuple[int, ...] = ()  # never chosen

@@ -371,7 +371,7 @@ def test_plain_generation_is_the_obvious_loop():
 def test_logits_with_a_cache_are_those_without(config):
     model = make(config).double()
     idx = ids(2, 12)
-    caches = [KVCache(2, 12, model.config, idx.device, torch.float64) for _ in model.transformer.h]
+    caches = [KVCache.zeros(2, 12, model.config, model.lm_head.weight) for _ in model.transformer.h]
     pieces = [model._head(model._hidden(idx[:, a:b], None, caches, a)) for a, b in ((0, 4), (4, 5), (5, 12))]  # prefill, step, chunk
     torch.testing.assert_close(torch.cat(pieces, 1), model(idx, idx)[0], atol=1e-10, rtol=1e-10)
 
@@ -381,7 +381,7 @@ def test_logits_with_a_cache_are_those_without(config):
 def test_rows_of_different_lengths_share_a_cache(config, attention):
     model = make(config, attention=attention).double()
     idx = ids(3, 12)
-    caches = [KVCache(3, 12, model.config, idx.device, torch.float64) for _ in model.transformer.h]
+    caches = [KVCache.zeros(3, 12, model.config, model.lm_head.weight) for _ in model.transformer.h]
     model.next_logits(idx[:, :7], caches)  # what a row has beyond its length is overwritten before it is seen
     for starts in ([2, 6, 7], [3, 6, 7], [4, 7, 8]):  # once more at the same place: nothing changes
         starts = torch.tensor(starts)
