@@ -6,13 +6,16 @@ python evaluate.py --run=odyssey --stride=16     more text before each token, an
 python evaluate.py --text=mybook.txt             on another text (after a list such as the names: one document a line)
 """
 
+import contextlib
 import importlib
+import io
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from tqdm import tqdm
 
 from config.command_line import parse
 from config.settings import Range, Settings, check
@@ -24,8 +27,6 @@ from engine.errors import UserError, run_program
 from engine.evaluation import Score, score
 from engine.files import read_text
 
-TEST = "test"  # the split that is meant when none is named
-
 
 @dataclass
 class EvaluationSettings:
@@ -35,8 +36,8 @@ class EvaluationSettings:
     """Name of a run under out_dir, or its folder; None: the newest."""
     out_dir: str = "out"
     """Folder of the run folders."""
-    split: Literal["train", "val", "test", None] = None
-    """Part of the run's data to measure on; None: test, or the text."""
+    split: Literal["train", "val", "test"] = "test"
+    """Part of the run's data to measure on."""
     text: str | None = None
     """File to measure on instead."""
     stride: Annotated[int | None, Range(1)] = None
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> None:
 
 def measure(settings: EvaluationSettings, folder: Path, description: dict[str, Any]) -> Score:
     """How well the run in this folder, of this description, predicts what the settings ask for."""
-    if settings.split and settings.text:
+    if settings.split != "test" and settings.text is not None:
         raise UserError(f"--split={settings.split} and --text={settings.text}: one run is measured on one of them; leave one out")
     if settings.stride and is_rows(description):
         raise UserError(f"--stride={settings.stride} is for long texts, and {folder} was trained on a list; leave it out")
@@ -68,8 +69,10 @@ def measure(settings: EvaluationSettings, folder: Path, description: dict[str, A
     batch_size = settings.batch_size or description["settings"].get("batch_size", Settings.batch_size)
     dtype, _ = pick_dtype(settings.dtype, device, batch_size * block_size, model.config.n_embd)
 
-    if not settings.text:
-        tokens = tokens_of_split(settings.split or TEST, folder, description)
+    if (settings.stride or 1) > block_size:
+        raise UserError(f"stride={settings.stride} must be at least 1 and at most block_size={block_size}")
+    if settings.text is None:
+        tokens = tokens_of_split(settings.split, folder, description)
     elif is_rows(description):
         tokens = tokens_of_lines(settings.text, tokenizer, block_size)
     else:
@@ -80,6 +83,7 @@ def measure(settings: EvaluationSettings, folder: Path, description: dict[str, A
         batches = StreamLoader(tokens, block_size, batch_size).once(stride=settings.stride)
     else:
         batches = StreamLoader(tokens, len(tokens) - 1, batch_size).once()  # one shorter window
+    batches = tqdm(batches, unit="batch", leave=False, disable=None)  # None: where there is no terminal
     return score(model, batches, tokenizer, block_size, device, dtype)
 
 
@@ -100,9 +104,13 @@ def tokens_of_split(split: str, folder: Path, description: dict[str, Any]) -> np
         data = prepared.load(place)
     except UserError:
         try:
-            data = module.prepare(settings)
+            with contextlib.redirect_stdout(io.StringIO()):  # what it reports is no result
+                data = module.prepare(settings)
         except UserError as error:
-            raise UserError(f"the data of {folder} are gone and cannot be prepared again: {error}") from None
+            raise UserError(
+                f"the data that {folder} was trained on are gone, and train.py could not prepare them again ({error}); "
+                "--text=FILE measures on a text"
+            ) from None
     if data.meta["source_sha256"] != meta.get("source_sha256"):
         raise UserError(f"{meta.get('source')} has changed since {folder} was trained on it; the file as it was then would do, or --text")
     if data.meta["splits"][split]["sha256"] != meta.get("splits", {}).get(split, {}).get("sha256"):
@@ -155,10 +163,10 @@ def print_score(found: Score, settings: EvaluationSettings, folder: Path, rows: 
         else f"{bits:.4f}",
         "tokens": f"{tokens:,}",
         "documents": f"{found.documents:,}",
-        "bytes": f"{n_bytes:,}",
-        "unknown tokens": f"{unknown:,} ({unknown / tokens:.2%})",
+        "bytes": f"{n_bytes:,}{', of the known tokens' if unknown else ''}",
+        "unknown tokens": f"{unknown:,} ({unknown / tokens:.2%}){'; whatever they stand for, they are one easy token' if unknown else ''}",
     }
-    print(f"{folder} on {settings.text or f'its {settings.split or TEST} split'}")
+    print(f"{folder} on {settings.text or f'its {settings.split} split'}")
     for name, value in table.items():
         print(f"  {name:20}{value}")
 

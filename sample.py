@@ -15,8 +15,8 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, repeat, tee
+from dataclasses import MISSING, dataclass, field, fields
+from itertools import chain, groupby, repeat, tee
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -32,11 +32,12 @@ from engine.errors import UserError, run_program
 from engine.files import read_text
 from engine.generation import ROWS_AT_ONCE, lay_out
 from engine.sampling import Choice
-from engine.trace import trace_table, traced
+from engine.trace import name, trace_table, traced
 from engine.writing import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from model import GPT
 
 PENALTY = Range(-100, 100)
+CHANCE = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass
@@ -60,7 +61,7 @@ class SampleSettings(SamplingSettings):
     frequency_penalty: Annotated[float, PENALTY] = 0.0
     """The same, for each time they are there."""
     beams: Annotated[int | None, Range(1, 10_000)] = None
-    """Search, with so many beams, for the likeliest texts, and print as many; num_samples and the options of chance do not count."""
+    """Search, with so many beams, for the likeliest texts, and print as many instead of samples."""
     length_penalty: Annotated[float, Range(-10, 10)] = 1.0
     """beams: a text's score is its log-probability / tokens ** length_penalty; 0 favours short texts, 1 compares means per token."""
     context: Literal["exact", "slide"] = "exact"
@@ -124,32 +125,41 @@ def main(arguments: list[str]) -> None:
     check_together(asked)
     folder = checkpoint.find_run(asked.run, asked.out_dir)
     description = checkpoint.read_settings(folder)
-    settings = parse(SampleSettings, arguments, checkpoint.sampling_settings(description, SampleSettings))
+    try:
+        defaults = checkpoint.sampling_settings(description, SampleSettings)
+    except UserError as error:
+        raise UserError(f"{folder / 'settings.json'} is damaged: {error}") from None
+    settings = parse(SampleSettings, arguments, defaults)
     run = load_run(folder, description, settings)
     if settings.only_new and run.seen is None:
         raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
     if settings.context == "slide" and run.model.config.position != "rotary":
         raise UserError(f"--context=slide needs rotary positions, and {folder} has learned ones; --context=exact would do")
+    if settings.min_new_tokens > (longest := settings.max_new_tokens or run.model.config.block_size):
+        raise UserError(f"min_new_tokens={settings.min_new_tokens} is more than max_new_tokens={longest}; at most as many would fit")
     choice = make_choice(settings, run)
     if settings.interactive:
         return converse(run, settings, choice)
-    prompts = read_prompts(settings, run.tokenizer)
+    prompts = read_prompts(settings, run)
     for prompt in prompts:
         note_length(run, prompt)
     if settings.trace:
         return show_trace(run, settings, choice, prompts[0])
-    rows = [prompt for prompt in prompts for _ in range(settings.num_samples)]
+    rows = chain.from_iterable(repeat(prompt, settings.num_samples) for prompt in prompts)
+    at_once = min(len(prompts) * settings.num_samples, ROWS_AT_ONCE)
     if settings.stream:
-        return show_stream(run, settings, choice, rows)
+        return show_stream(run, settings, choice, rows, at_once)
     drawn = None
     if settings.beams:
         found = chain.from_iterable(searched(run, settings, choice, prompt) for prompt in prompts)
     elif settings.only_new:
-        endless = samples(run, settings, choice, repeat(prompts[0]), settings.num_samples)
+        endless = samples(run, settings, choice, repeat(prompts[0]), at_once)
         new, drawn = only_new(endless, {"", *run.seen}, settings.num_samples, lambda sample: sample.whole)
         found = iter(new)
+        if len(new) < settings.num_samples:
+            print("note: gave up after 1,000 texts of which none was new; a higher --temperature finds more", file=sys.stderr)
     else:
-        found = samples(run, settings, choice, rows, len(rows))
+        found = samples(run, settings, choice, rows, at_once)
     show(run, settings, found, drawn)
 
 
@@ -160,18 +170,25 @@ def check_together(settings: SampleSettings) -> None:
         raise UserError(f"--{ways[0]} and --{ways[1]} do not go together; leave one out")
     if settings.format == "jsonl" and ways and ways[0] in ("interactive", "trace", "stream"):
         raise UserError(f"--format=jsonl is for whole texts, not for --{ways[0]}; leave one out")
-    if settings.beams and (settings.repetition_penalty, settings.presence_penalty, settings.frequency_penalty) != (1, 0, 0):
-        raise UserError("--beams searches for what the model itself finds likeliest; leave out the penalties")
+    without_meaning = {
+        "beams": (*CHANCE, "num_samples", "compile"),
+        "trace": ("num_samples", "compile", "logprobs"),
+        "interactive": ("num_samples", "logprobs"),
+        "stream": ("logprobs",),
+        "only_new": (),
+    }
+    given = {f.name for f in fields(settings) if f.default is not MISSING and getattr(settings, f.name) != f.default}
+    for option in without_meaning[ways[0]] if ways else ():
+        if option in given:
+            raise UserError(f"--{option} means nothing for --{ways[0]}; leave it out")
+    if "length_penalty" in given and not settings.beams:
+        raise UserError("--length_penalty is for --beams; leave it out")
     if settings.interactive and (settings.prompt or settings.prompt_file):
         raise UserError("--interactive asks for prompts; leave out --prompt and --prompt_file")
     if ways and ways[0] in ("trace", "only_new") and len(settings.prompt) + 2 * bool(settings.prompt_file) > 1:
         raise UserError(f"--{ways[0]} is for a single --prompt")
     if "" in settings.stop:
         raise UserError("--stop= is empty, and would end every text at once; leave it out")
-    if settings.max_new_tokens is not None and settings.min_new_tokens > settings.max_new_tokens:
-        raise UserError(
-            f"min_new_tokens={settings.min_new_tokens} is more than max_new_tokens={settings.max_new_tokens}; at most as many would fit"
-        )
 
 
 def load_run(folder: Path, description: dict[str, Any], settings: SampleSettings) -> Trained:
@@ -184,11 +201,14 @@ def load_run(folder: Path, description: dict[str, Any], settings: SampleSettings
     lay_out(model, dtype)
     written_out = settings.compile and device.type == "cpu"  # there the compiler joins the loops of attention to their neighbours
     model.config.attention = settings.attention if settings.attention != "auto" else "manual" if written_out else "fused"
-    rows = settings.beams or min(settings.num_samples * max(1, len(settings.prompt)), ROWS_AT_ONCE)
+    rows = min(settings.beams or settings.num_samples * max(1, len(settings.prompt)), ROWS_AT_ONCE)
     torch.set_num_threads(settings.threads or pick_threads(10 * 2 * model.num_parameters() * rows))  # one for each 25 MFLOP of a step
     data = description["data"]
+    opening = data.get("opening", [tokenizer.boundary_id])
+    if not all(type(i) is int and 0 <= i < tokenizer.vocab_size for i in opening):
+        raise UserError(f"{folder / 'settings.json'} is damaged: opening={opening} are no tokens of the run; train it again")
     seen = read_seen(folder, data.get("documents", {}).get("train")) if data.get("kind") == "rows" else None
-    return Trained(folder, model, tokenizer, data.get("opening", [tokenizer.boundary_id]), seen)
+    return Trained(folder, model, tokenizer, opening, seen)
 
 
 def read_seen(folder: Path, count: int | None) -> set[str]:
@@ -205,12 +225,16 @@ def read_seen(folder: Path, count: int | None) -> set[str]:
 
 def make_choice(settings: SampleSettings, run: Trained) -> Choice:
     """How tokens are chosen. Raises UserError for options that leave nothing to choose, and a --ban that is not one token."""
+    special = {run.tokenizer.decode([i]): i for i in (run.tokenizer.boundary_id, run.tokenizer.unknown_id) if i is not None}
     banned = []
     for text in settings.ban:
-        ids = run.tokenizer.encode(text)
+        try:
+            ids = [special[text]] if text in special else run.tokenizer.encode(text)
+        except UserError as error:
+            raise UserError(f"--ban={text!r}: {error}") from None
         if len(ids) != 1:
-            parts = ", ".join(repr(run.tokenizer.decode([i])) for i in ids) or "none"
-            raise UserError(f"--ban={text!r} must be one token of this run, and is {len(ids)} ({parts}); --ban may be given for each")
+            parts = f": {' '.join(name(i, run.tokenizer) for i in ids)}" if ids else ""
+            raise UserError(f"--ban={text!r} is {len(ids)} tokens of {run.folder}{parts}; a single one can be banned")
         banned += ids
     try:
         choice = choice_of(settings, run.tokenizer.boundary_id, banned)
@@ -220,7 +244,7 @@ def make_choice(settings: SampleSettings, run: Trained) -> Choice:
     return choice
 
 
-def read_prompts(settings: SampleSettings, tokenizer: Tokenizer) -> list[str]:
+def read_prompts(settings: SampleSettings, run: Trained) -> list[str]:
     """The prompts, in the form in which the tokenizer sees them; without any, the empty one."""
     prompts = [(f"--prompt={prompt!r}", prompt) for prompt in settings.prompt]
     if settings.prompt_file is not None:
@@ -228,15 +252,17 @@ def read_prompts(settings: SampleSettings, tokenizer: Tokenizer) -> list[str]:
     seen = []
     for place, prompt in prompts or [("", "")]:
         try:
-            seen.append(tokenizer.decode(encode_prompt(tokenizer, prompt)))
+            seen.append(run.tokenizer.decode(encode_prompt(run.tokenizer, prompt)))
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            raise UserError(f"{place}: {error}; the run is {run.folder}") from None
     return seen
 
 
 def prompts_in(name: str) -> list[tuple[str, str]]:
     """The prompts in a file, each with its place. Raises UserError for a file that cannot be read or has none."""
     try:
+        if name == "-" and sys.stdin is None:
+            raise UserError("--prompt_file=-: standard input is closed; a file with one prompt a line would do")
         if name == "-":
             content = "".join(read_text(sys.stdin.buffer, "standard input"))
         else:
@@ -263,9 +289,9 @@ def prompts_in(name: str) -> list[tuple[str, str]]:
 
 def note_length(run: Trained, prompt: str) -> None:
     """Say so when a prompt does not fit into the context."""
-    length = len(run.opening) + len(run.tokenizer.encode(prompt))
-    if length > run.model.config.block_size:
-        print(f"note: the prompt has {length} tokens, of which the model sees the last {run.model.config.block_size}", file=sys.stderr)
+    length, size = len(run.tokenizer.encode(prompt)), run.model.config.block_size
+    if len(run.opening) + length > size:
+        print(f"note: of a prompt of {length} tokens the model sees the last {min(length, size)}", file=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------------------------
@@ -288,7 +314,7 @@ def written(
         logprobs=settings.logprobs or settings.format == "jsonl",
         context=settings.context,
         compiled=settings.compile,
-        rows_at_once=min(rows, ROWS_AT_ONCE),
+        rows_at_once=rows,
     )
 
 
@@ -333,17 +359,19 @@ def show(run: Trained, settings: SampleSettings, found: Iterator[Sample], drawn:
 
     drawn: how many texts it took to find these; None: as many.
     """
-    shown = []
+    count, new = 0, set()
     for sample in found:
         if settings.format == "jsonl":
             print(json.dumps(described(run, settings, sample), ensure_ascii=False), flush=True)
         elif run.seen is not None:
             print(f"{mark(run, sample.whole)} {sample.whole}{remark(settings, sample)}")
         else:
-            print("\n\n---\n\n" * bool(shown) + page(sample.whole) + remark(settings, sample))
-        shown.append(sample.whole)
+            print("\n\n---\n\n" * bool(count) + page(sample.whole) + remark(settings, sample))
+        count += 1
+        if run.seen is not None and mark(run, sample.whole) == "*":
+            new.add(sample.whole)
     if run.seen is not None and settings.format == "text":
-        summarise(run, shown, drawn or len(shown), "found" if settings.beams else "drawn")
+        summarise(run, len(new), drawn or count, "found" if settings.beams else "drawn")
 
 
 def mark(run: Trained, text: str) -> str:
@@ -358,10 +386,10 @@ def remark(settings: SampleSettings, sample: Sample) -> str:
     return f"  (log-probability {sum(sample.logprobs):.4f})" if settings.logprobs else ""
 
 
-def summarise(run: Trained, shown: list[str], count: int, how: str) -> None:
-    """Say how many of these texts of a list, of `count` that were drawn or found, are new."""
-    new = len({text for text in shown if mark(run, text) == "*"})
-    print(f"\n{run.folder}: {new} of {count} {how} are new and distinct ({new / count:.0%}); * is not in the training list")
+def summarise(run: Trained, new: int, count: int, how: str) -> None:
+    """Say how many texts of a list, of all that were drawn or found, are new."""
+    share = new / count if count else 0
+    print(f"\n{run.folder}: {new} of {count} {how} are new and distinct ({share:.0%}); * is not in the training list")
 
 
 def described(run: Trained, settings: SampleSettings, sample: Sample) -> dict[str, Any]:
@@ -382,22 +410,25 @@ def described(run: Trained, settings: SampleSettings, sample: Sample) -> dict[st
     return line
 
 
-def show_stream(run: Trained, settings: SampleSettings, choice: Choice, rows: list[str]) -> None:
+def show_stream(run: Trained, settings: SampleSettings, choice: Choice, prompts: Iterable[str], at_once: int) -> None:
     """Print the texts as they come, one after the other. Of a list, the * stands behind a text that is new."""
-    shown, text = [], ""
-    for piece in in_order(written(run, settings, choice, rows, len(rows))):
-        more = piece.text if text else rows[len(shown)] + piece.text
-        print(more, end="", flush=True)
-        text += more
-        if piece.token.finish:
-            if run.seen is not None:
-                print("  *" if mark(run, text) == "*" else "")
-            else:
-                print("\n\n---\n" if len(shown) < len(rows) - 1 else "")
-            shown.append(text)
-            text = ""
+    prompts, again = tee(prompts)
+    count, new = 0, set()
+    for _, row in groupby(in_order(written(run, settings, choice, prompts, at_once)), key=lambda piece: piece.token.row):
+        if run.seen is None and count:
+            print("\n---\n")
+        text = next(again)
+        print(text, end="", flush=True)
+        for piece in row:
+            print(piece.text, end="", flush=True)
+            text += piece.text
+        is_new = run.seen is not None and mark(run, text) == "*"
+        print("  *" if is_new else "")
+        count += 1
+        if is_new:
+            new.add(text)
     if run.seen is not None:
-        summarise(run, shown, len(shown), "drawn")
+        summarise(run, len(new), count, "drawn")
 
 
 def converse(run: Trained, settings: SampleSettings, choice: Choice) -> None:
@@ -405,7 +436,7 @@ def converse(run: Trained, settings: SampleSettings, choice: Choice) -> None:
     with contextlib.suppress(ImportError):  # Windows has none
         import readline  # noqa: F401  (input() then has a history, and its line can be edited)
     row = 0
-    while True:
+    while sys.stdin is not None:  # closed by the shell
         try:
             prompt = input("> ")
         except KeyboardInterrupt:
@@ -415,6 +446,7 @@ def converse(run: Trained, settings: SampleSettings, choice: Choice) -> None:
             return print()
         try:
             seen = run.tokenizer.decode(encode_prompt(run.tokenizer, prompt))
+            note_length(run, seen)
             print(seen, end="", flush=True)
             for piece in written(run, settings, choice, [seen], first_row=row):
                 print(piece.text, end="", flush=True)

@@ -73,7 +73,7 @@ class CharTokenizer:
 
     def token_bytes(self) -> np.ndarray:
         lengths = np.array([len(character.encode("utf-8")) for character in self.characters])
-        lengths[self.boundary_id] = 0
+        lengths[[i for i in (self.boundary_id, self.unknown_id) if i is not None]] = 0
         return lengths
 
     def save(self, path: Path) -> None:

@@ -42,10 +42,10 @@ def beam_search(
     length_penalty: 0 compares probabilities, which favours short texts; 1 their means per token.
     ended(ids): whether a text is complete; it is asked for the 2 * beams likeliest of each step.
 
-    Raises ValueError for beams below 1, and as `generate` does.
+    Raises ValueError for beams below 1, a length_penalty that is no number, and prompts as `generate` does.
     """
-    if beams < 1:
-        raise ValueError(f"beams={beams} must be at least 1")
+    if beams < 1 or not math.isfinite(length_penalty):
+        raise ValueError(f"beams={beams} must be at least 1, and length_penalty={length_penalty} a finite number")
     choice.check_vocabulary(model.config.vocab_size)
     check_prompts(model, [prompt])
     with torch.inference_mode(), evaluating(model):

@@ -88,6 +88,8 @@ def find_run(run: str | None, out_dir: str = "out") -> Path:
     for folder in (Path(out_dir) / run, Path(run)):
         if (folder / WEIGHTS).exists():
             return folder
+    if folders := [folder for folder in (Path(out_dir) / run, Path(run)) if folder.is_dir()]:
+        raise UserError(f"--run={run}: {folders[0]} has no {WEIGHTS}; train.py writes it at its first evaluation")
     there = f"there are: {', '.join(names)}" if names else "make one with: python train.py config/names.py"
     raise UserError(f"--run={run}: no run of that name under {out_dir}{nearest(run, names)}; {there}")
 
@@ -158,6 +160,8 @@ def load_weights(folder: Path, model: GPT) -> None:
         weights = safetensors.torch.load_file(path, device="cpu")
         if model.config.tied_head:
             weights["lm_head.weight"] = weights["transformer.wte.weight"]
+        if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+            raise ValueError(f"{broken[0]} has numbers that are not finite")
         fill(model, weights)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None

@@ -94,7 +94,7 @@ def score(
     if len(documents) == 1:
         ends = np.append(np.arange(window, len(targets), window), len(targets))
     error = standard_error(losses, ends)
-    unit = "documents" if len(documents) > 1 else "windows"
+    unit = "windows" if len(ends) > len(documents) else "documents"
     return Score(losses.mean().item(), error, len(ends), unit, len(documents), amount_of([torch.from_numpy(targets)], tokenizer))
 
 

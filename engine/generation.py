@@ -52,8 +52,14 @@ def generate(
 
     compiled: let torch.compile make the step of one token, whose shape then never changes: rows that have ended idle.
 
-    Raises ValueError for an empty prompt, ids outside the vocabulary, and context="slide" with learned positions.
+    Raises ValueError for an empty prompt, ids outside the vocabulary, numbers that mean nothing, and context="slide" with
+    learned positions.
     """
+    for name, value, lowest in (("max_new_tokens", max_new_tokens, 0), ("rows_at_once", rows_at_once, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < lowest:
+            raise ValueError(f"{name}={value} must be a whole number, {lowest} or above")
+    if context not in ("exact", "slide"):
+        raise ValueError(f"context={context!r} is not one of exact, slide")
     if context == "slide" and model.config.position != "rotary":
         raise ValueError("context='slide' needs rotary positions; context='exact' works with learned ones")
     rows_at_once = min(rows_at_once, max(1, CACHE_BYTES // row_bytes(model)))

@@ -95,7 +95,7 @@ def test_prepared_data_do_without_their_source_and_a_source_without_them(tiny_co
     names_file.unlink()
     assert measured() == expected
     next((tmp_path / "prepared").glob("*/test.bin")).write_bytes(b"damaged")
-    with pytest.raises(UserError, match="data of out/tiny are gone and cannot be prepared again: --source=.*names.txt: No such file"):
+    with pytest.raises(UserError, match="the data that out/tiny was trained on are gone.*--source=.*names.txt: No such file.*--text=FILE"):
         measured()
     names_file.write_bytes(names)
     assert measured() == expected
@@ -161,7 +161,7 @@ def test_a_text_shorter_than_a_window_and_one_of_unknown_characters(text_config,
     capsys.readouterr()
     evaluate.main(["--text=strange.txt"])
     out = capsys.readouterr().out
-    assert "± - nats per token (standard error over 1 window)" in out
+    assert "± - nats per token (standard error over 1 document)" in out
     assert "undefined: the text of unknown tokens is not told" in out and "2 (18.18%)" in out
 
 

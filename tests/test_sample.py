@@ -10,9 +10,11 @@ import sys
 import time
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import ROOT, assert_one_line, train
 
+import evaluate
 import sample
 from engine import checkpoint
 from engine.errors import UserError
@@ -105,11 +107,18 @@ def test_sampling_mistakes(tiny_config, tmp_path):
         (["--repetition_penalty=0"], "repetition_penalty=0.0 must be above 0"),
         (["--presence_penalty=nan"], "presence_penalty=nan must be"),
         (["--stop="], "--stop= is empty"),
-        (["--ban=ab"], "--ban='ab' must be one token of this run, and is 2 \\('a', 'b'\\)"),
+        (["--ban=ab"], "--ban='ab' is 2 tokens of out/tiny: a b; a single one can be banned"),
+        (["--ban=日"], "--ban='日': unknown character '日'"),
+        (["--ban="], "--ban='' is 0 tokens of out/tiny; a single one can be banned"),
         ([f"--ban={c}" for c in "$abdeiklmnorst"], "all 14 tokens are banned"),
         (["--beams=0"], "beams=0 must be at least 1"),
         (["--beams=2", "--only_new"], "--beams and --only_new do not go together"),
-        (["--beams=2", "--frequency_penalty=1"], "leave out the penalties"),
+        (["--beams=2", "--frequency_penalty=1"], "--frequency_penalty means nothing for --beams; leave it out"),
+        (["--beams=2", "--top_k=3"], "--top_k means nothing for --beams"),
+        (["--trace", "--compile"], "--compile means nothing for --trace"),
+        (["--stream", "--logprobs"], "--logprobs means nothing for --stream"),
+        (["--length_penalty=0"], "--length_penalty is for --beams"),
+        (["--min_new_tokens=17"], "min_new_tokens=17 is more than max_new_tokens=16"),
         (["--stream", "--trace"], "--trace and --stream do not go together"),
         (["--stream", "--format=jsonl"], "--format=jsonl is for whole texts, not for --stream"),
         (["--trace", "--prompt=a", "--prompt=b"], "--trace is for a single --prompt"),
@@ -149,6 +158,35 @@ def test_a_list_or_vocabulary_of_another_run(tiny_config, tmp_path):
     tokenizer.write_text(tokenizer.read_text().replace('"a"', '"a", "0"'))
     with pytest.raises(UserError, match="tokenizer.json has 15 tokens, its model 14"):
         sample.main([])
+
+
+def test_weights_that_are_no_numbers(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=5")
+    path = tmp_path / "out/tiny/model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    weights["transformer.ln_f.weight"][3] = math.nan
+    safetensors.torch.save_file(weights, path)
+    for program in (sample, evaluate):
+        with pytest.raises(UserError, match="model.safetensors is damaged.*transformer.ln_f.weight has numbers that are not finite"):
+            program.main([])
+
+
+def test_settings_that_do_not_fit(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=5")
+    path = tmp_path / "out/tiny/settings.json"
+    whole = path.read_text()
+    for was, now in (('"opening": [\n   0', '"opening": [\n   999'), ('"num_samples": 4', '"num_samples": "x"')):
+        assert was in whole
+        path.write_text(whole.replace(was, now))
+        with pytest.raises(UserError, match="settings.json is damaged"):
+            sample.main([])
+
+
+def test_a_run_without_weights_yet(tiny_config, tmp_path):
+    train(tiny_config, "--max_steps=5")
+    (tmp_path / "out/tiny/model.safetensors").unlink()
+    with pytest.raises(UserError, match="--run=tiny: out/tiny has no model.safetensors"):
+        sample.main(["--run=tiny"])
 
 
 def test_weights_of_another_model(tiny_config, tmp_path):
@@ -275,11 +313,38 @@ def test_ten_thousand_samples(tiny):
     assert len(lines) == 10_002 and lines[:100] == tiny("--num_samples=100").splitlines()[:100]
 
 
+def test_texts_come_however_many_are_asked_for(tiny):
+    for how in ((), ("--stream",)):
+        command = [sys.executable, ROOT / "sample.py", "--num_samples=1000000000000", *how]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert len([process.stdout.readline() for _ in range(300)]) == 300
+            process.stdout.close()
+            assert process.wait(60) == 141 and process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+def test_only_new_says_when_it_gives_up(tiny, capsys):
+    sample.main(["--only_new", "--temperature=0"])
+    assert "gave up after 1,000 texts of which none was new" in capsys.readouterr().err
+
+
+def test_the_end_and_unknown_words_can_be_banned(tiny, prose_file, capsys):
+    records = [json.loads(line) for line in tiny("--num_samples=5", "--format=jsonl", "--ban=$").splitlines()]
+    assert all(record["finish"] == "length" for record in records)
+    train(ROOT / "config/text.py", f"--source={prose_file}", "--tokenizer=word", "--min_count=40", "--run=words", *SMALL)
+    capsys.readouterr()
+    options = ["--run=words", "--num_samples=20", "--temperature=1.5"]
+    assert "[UNK]" in tiny(*options)
+    assert "[UNK]" not in tiny(*options, "--ban=[UNK]")
+
+
 def test_a_prompt_longer_than_the_context(tiny, capsys):
     sample.main(["--prompt=" + "ba" * 20, "--num_samples=2"])
     out, err = capsys.readouterr()
     assert all(line[2:].startswith("ba" * 20) for line in out.splitlines()[:2])
-    assert err == "note: the prompt has 41 tokens, of which the model sees the last 16\n"
+    assert err == "note: of a prompt of 40 tokens the model sees the last 16\n"
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="there is no C++ compiler")
@@ -358,4 +423,4 @@ def test_a_closed_pipe_and_mistakes_of_the_whole_program(tiny, program):
         "--interactive",
         "--logprobs",
     ):
-        assert f"--{option}" in done.stdout
+        assert option in done.stdout
