@@ -53,7 +53,7 @@ class SampleSettings(SamplingSettings):
     stop: list[str] = field(default_factory=list)
     """End a text where this would come; may be given several times."""
     ban: list[str] = field(default_factory=list)
-    """A token never to write, by its text; may be given several times."""
+    """A token never to write, by its text (also [UNK], or the mark of the end); may be given several times."""
     repetition_penalty: Annotated[float, Range(0, 100, above_low=True)] = 1.0
     """Divides the positive logits of tokens in prompt or text, multiplies negative ones: above 1 they come less often."""
     presence_penalty: Annotated[float, PENALTY] = 0.0
@@ -79,12 +79,12 @@ class SampleSettings(SamplingSettings):
     trace: bool = False
     """Show how one text comes about: each step's candidates, their probabilities, what was drawn."""
     only_new: bool = False
-    """Draw until there are num_samples distinct texts that are not in the training list."""
+    """Draw until there are num_samples distinct texts that are not in the training list, or 1,000 in a row brought none."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of weights and cache; auto: 16 bits on a GPU, float32 on a CPU."""
     compile: bool = False
-    """Compile the step of a token: a slow start, then faster texts."""
+    """Compile the step of a token: a start of 10 to 30 seconds, then faster texts."""
     attention: Literal["auto", "fused", "manual"] = "auto"
     """Attention in one kernel, or written out; both give the same numbers. auto: the faster here."""
     threads: Annotated[int | None, Range(1, 1024)] = None
