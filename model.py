@@ -166,7 +166,8 @@ class KVCache(NamedTuple):
     def zeros(cls, batch_size: int, slots: int, config: GPTConfig, like: Tensor) -> "KVCache":
         """Without tokens yet, of the device and type of `like`. A mask lets an unused slot count 0 times; 0 times nan would be nan."""
         shape = (batch_size, config.n_head, slots, config.n_embd // config.n_head)
-        return cls(like.new_zeros(shape), like.new_zeros(shape))
+        k, v = (torch.zeros(shape, device=like.device, dtype=like.dtype) for _ in range(2))
+        return cls(k, v)
 
     def part(self, rows: int, slots: int) -> "KVCache":
         """The first rows and slots, in the same memory."""

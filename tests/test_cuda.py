@@ -10,6 +10,8 @@ from test_train import stop_at
 import train as train_program
 from config.command_line import settings_for_training
 from engine.errors import Stopped
+from engine.generation import generate
+from engine.sampling import Choice
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 CUDA = torch.device("cuda")
@@ -30,6 +32,18 @@ def test_a_gpu_computes_what_a_cpu_does(attention, position):
     logits, loss = model.to(CUDA)(idx.to(CUDA), idx.to(CUDA), positions.to(CUDA))
     torch.testing.assert_close(logits.to(CPU), expected, atol=2e-3, rtol=1e-3)
     assert loss.item() == pytest.approx(expected_loss.item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_texts_of_a_gpu_are_those_of_the_plain_loop(compiled):
+    model = small_model(position="rotary", n_layer=2).to(CUDA)
+    prompts = [[0], [0, 3, 5], [0, 1]]
+    made: dict[int, list[int]] = {}
+    for token in generate(model, prompts, 30, Choice(top_k=8), seed=3, compiled=compiled):  # past the context of 12
+        made.setdefault(token.row, []).append(token.id)
+    expected = model.generate(torch.tensor([prompts[0]], device=CUDA), 30, top_k=8, seed=3, use_cache=False)
+    assert made[0] == expected[0, 1:].tolist()
+    assert all(len(tokens) == 30 for tokens in made.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
