@@ -32,7 +32,7 @@ from engine.errors import UserError, run_program
 from engine.files import read_text
 from engine.generation import ROWS_AT_ONCE, lay_out
 from engine.sampling import Choice
-from engine.trace import name, trace_table, traced
+from engine.trace import token_name, trace_table, traced
 from engine.writing import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from model import GPT
 
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> None:
     except UserError as error:
         raise UserError(f"{folder / 'settings.json'} is damaged: {error}") from None
     settings = parse(SampleSettings, arguments, defaults)
-    run = load_run(folder, description, settings)
+    run = open_run(folder, description, settings)
     if settings.only_new and run.seen is None:
         raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
     if settings.context == "slide" and run.model.config.position != "rotary":
@@ -191,7 +191,7 @@ def check_together(settings: SampleSettings) -> None:
         raise UserError("--stop= is empty, and would end every text at once; leave it out")
 
 
-def load_run(folder: Path, description: dict[str, Any], settings: SampleSettings) -> Trained:
+def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings) -> Trained:
     """The run in this folder, its model ready to write."""
     device = pick_device(settings.device)
     if settings.compile and (missing := missing_compiler(device)):
@@ -233,7 +233,7 @@ def make_choice(settings: SampleSettings, run: Trained) -> Choice:
         except UserError as error:
             raise UserError(f"--ban={text!r}: {error}") from None
         if len(ids) != 1:
-            parts = f": {' '.join(name(i, run.tokenizer) for i in ids)}" if ids else ""
+            parts = f": {' '.join(token_name(i, run.tokenizer) for i in ids)}" if ids else ""
             raise UserError(f"--ban={text!r} is {len(ids)} tokens of {run.folder}{parts}; a single one can be banned")
         banned += ids
     try:

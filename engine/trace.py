@@ -48,11 +48,11 @@ def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, 
         history = history if len(history) <= width else "…" + history[1 - width :]
         left = int((step.probabilities > 0).sum())
         best = step.probabilities.topk(min(shown, left))
-        candidates = [f"{name(i, tokenizer)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        candidates = [f"{token_name(i, tokenizer)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         if left > shown:
             candidates.append(f"{left - shown} more {max(0.0, 1 - float(best.values.sum())):.3f}")
         p = float(step.probabilities[step.token])
-        lines.append(f"{number:4}  {history:>{width}}  {name(step.token, tokenizer):<10} {p:6.3f}  {'  '.join(candidates)}")
+        lines.append(f"{number:4}  {history:>{width}}  {token_name(step.token, tokenizer):<10} {p:6.3f}  {'  '.join(candidates)}")
     logarithm = sum(math.log(float(step.probabilities[step.token])) for step in steps)
     factors = " x ".join(f"{float(step.probabilities[step.token]):.3f}" for step in steps)
     in_model = sum(step.logprob for step in steps)
@@ -67,7 +67,7 @@ def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, 
     )
 
 
-def name(token: int, tokenizer: Tokenizer) -> str:
+def token_name(token: int, tokenizer: Tokenizer) -> str:
     """A token as a table should show it."""
     text = tokenizer.decode([token])
     if isinstance(tokenizer, BPETokenizer) and "\N{REPLACEMENT CHARACTER}" in text:  # bytes that are no characters
