@@ -1,6 +1,6 @@
 """New tokens a second: our decode loop against GPT-2 in `transformers` and against the loop without a cache.
 
-    python benchmarks/generate.py                              # two sizes, batches of 1 and 64, on one core: 20 minutes
+    python benchmarks/generate.py                              # two sizes, batches of 1 and 64, on one core: about 8 minutes
     python benchmarks/generate.py --sizes=S --rounds=20
     python benchmarks/generate.py --sizes=L --batches=1 --dtype=bfloat16     # our weights and cache in 16 bits
 

@@ -42,8 +42,9 @@ def traced(model: GPT, prompt: list[int], max_new_tokens: int, choice: Choice, s
 
 def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, shown: int = 6) -> str:
     """A step a line: the end of its history, the likeliest candidates and the rest of them, what was drawn. Then the product."""
+    chances = [float(step.probabilities[step.token]) for step in steps]
     lines = [f"{'step':>4}  {'history':>{width}}  {'drawn':<10} {'p':>6}  candidates left"]
-    for number, step in enumerate(steps, start=1):
+    for number, (step, chance) in enumerate(zip(steps, chances, strict=True), start=1):
         history = visible(tokenizer.decode(step.history))
         history = history if len(history) <= width else "…" + history[1 - width :]
         left = int((step.probabilities > 0).sum())
@@ -51,10 +52,9 @@ def trace_table(steps: list[TracedStep], tokenizer: Tokenizer, width: int = 24, 
         candidates = [f"{token_name(i, tokenizer)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         if left > shown:
             candidates.append(f"{left - shown} more {max(0.0, 1 - float(best.values.sum())):.3f}")
-        p = float(step.probabilities[step.token])
-        lines.append(f"{number:4}  {history:>{width}}  {token_name(step.token, tokenizer):<10} {p:6.3f}  {'  '.join(candidates)}")
-    logarithm = sum(math.log(float(step.probabilities[step.token])) for step in steps)
-    factors = " x ".join(f"{float(step.probabilities[step.token]):.3f}" for step in steps)
+        lines.append(f"{number:4}  {history:>{width}}  {token_name(step.token, tokenizer):<10} {chance:6.3f}  {'  '.join(candidates)}")
+    logarithm = sum(map(math.log, chances))
+    factors = " x ".join(f"{chance:.3f}" for chance in chances)
     in_model = sum(step.logprob for step in steps)
     return "\n".join(
         [

@@ -244,5 +244,5 @@ def test_ids_that_do_not_fit_the_vocabulary(options, message):
 
 
 def test_banned_twice_is_banned_once():
-    Choice(banned=(0, 0, 1, 1), stop_tokens=(1,), min_new_tokens=2).check_vocabulary(3)
-    Choice(banned=(0, 1), stop_tokens=(2,)).check_vocabulary(3)  # the empty text is left
+    assert Choice(banned=(0, 0, 1, 1), stop_tokens=(1,), min_new_tokens=2).check_vocabulary(3) is None  # it raises nothing
+    assert Choice(banned=(0, 1), stop_tokens=(2,)).check_vocabulary(3) is None  # the empty text is left
