@@ -98,7 +98,8 @@ def manual_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
     """Attention written out. q (B, H, T, D), k and v (B, H, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
     `mask` (broadcastable to (B, H, T, S), True = may attend) defaults to the causal one. `dropout` is the share of weights
-    set to zero, for training only; the weights returned are those before it.
+    set to zero, for training only; the weights returned are those before it. A query that may attend to nothing gets nan, where
+    `fused_attention` gives it 0; no mask of this model leaves a query without a key.
     """
     if mask is None:
         mask = causal_mask(q.size(2), k.size(2), q.device)
@@ -127,7 +128,8 @@ def drop(x: Tensor, share: float) -> Tensor:
     count = x.numel()
     bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)[:count].view(x.shape)
     dropped = round(share * 2**16)  # of 2^16 equally likely values
-    return x * ((bits >= dropped - 2**15) * (2**16 / (2**16 - dropped)))
+    kept = x * ((bits >= dropped - 2**15) * (2**16 / (2**16 - dropped)))  # in float32
+    return kept if torch.is_autocast_enabled("cpu") else kept.type_as(x)  # autocast goes on from float32
 
 
 class Dropout(nn.Dropout):
