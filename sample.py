@@ -203,10 +203,7 @@ def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings
     model.config.attention = settings.attention if settings.attention != "auto" else "manual" if written_out else "fused"
     rows = min(settings.beams or settings.num_samples * max(1, len(settings.prompt)), ROWS_AT_ONCE)
     torch.set_num_threads(settings.threads or pick_threads(10 * 2 * model.num_parameters() * rows))  # one for each 25 MFLOP of a step
-    data = description["data"]
-    opening = data.get("opening", [tokenizer.boundary_id])
-    if not all(type(i) is int and 0 <= i < tokenizer.vocab_size for i in opening):
-        raise UserError(f"{folder / 'settings.json'} is damaged: opening={opening} are no tokens of the run; train it again")
+    data, opening = description["data"], checkpoint.opening(folder, description, tokenizer)
     seen = read_seen(folder, data.get("documents", {}).get("train")) if data.get("kind") == "rows" else None
     return Trained(folder, model, tokenizer, opening, seen)
 

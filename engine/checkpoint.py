@@ -187,6 +187,14 @@ def load_run(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     return model, tokenizer
 
 
+def opening(folder: Path, description: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
+    """What the model of a run reads before a text. Raises UserError where its settings.json has no tokens for it."""
+    ids = description["data"].get("opening", [tokenizer.boundary_id])
+    if not all(type(i) is int and 0 <= i < tokenizer.vocab_size for i in ids):
+        raise UserError(f"{folder / 'settings.json'} is damaged: opening={ids} are no tokens of the run; train it again")
+    return ids
+
+
 def fill(model: GPT, weights: dict[str, torch.Tensor]) -> None:
     """Set the model's parameters, which may be spread over processes, to these whole ones."""
     parameters = model.state_dict()
