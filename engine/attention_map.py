@@ -121,10 +121,10 @@ def shortened(token: str, longest: int = 16) -> str:
 def page(weights: Tensor, tokens: list[str], layers: list[int], heads: list[int], title: str) -> str:
     """A page of HTML that needs nothing beside itself, with the same maps, one at a time; pointing at a cell tells its weight.
 
-    Arguments as in `draw`. A map is stored as its lower triangle, in thousandths.
+    Arguments as in `draw`. A map is stored as its lower triangle, in whole hundred-thousandths.
     """
-    thousandths = (weights.double() * 1000).round().int().tolist()
-    triangles = [[[row[: i + 1] for i, row in enumerate(head)] for head in layer] for layer in thousandths]
+    parts = (weights.double() * 1e5).round().int().tolist()
+    triangles = [[[row[: i + 1] for i, row in enumerate(head)] for head in layer] for layer in parts]
     data = {"title": title, "tokens": tokens, "layers": layers, "heads": heads, "weights": triangles}
     written = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no token can end the element that holds it
     return TEMPLATE.read_text(encoding="utf-8").replace("{{data}}", written)
