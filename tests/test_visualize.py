@@ -1,0 +1,154 @@
+import shutil
+
+import pytest
+import torch
+from conftest import ROOT, assert_one_line, train
+
+import visualize
+from engine import checkpoint
+from engine.attention_map import MEANING, attention_weights, page
+from engine.errors import UserError
+
+CHROMIUM = shutil.which("chromium")
+SMALL = ("--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=24", "--batch_size=4", "--max_steps=5", "--eval_interval=5")
+
+
+def test_the_attention_of_a_name(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=5")
+    capsys.readouterr()
+    visualize.main(["attention", "--text=Bana"])
+    assert capsys.readouterr().out.splitlines() == ["the picture is out/tiny/attention.png", "the page is out/tiny/attention.html", MEANING]
+    assert (tmp_path / "out/tiny/attention.png").read_bytes().startswith(b"\x89PNG")
+    model, tokenizer = checkpoint.load_run(tmp_path / "out/tiny", torch.device("cpu"))
+    weights = attention_weights(model, [0, *tokenizer.encode("bana")])
+    written = (tmp_path / "out/tiny/attention.html").read_text(encoding="utf-8")
+    assert written == page(weights, ["$", "b", "a", "n", "a"], [0], [0, 1], "tiny: Bana")
+    visualize.main(["attention", "--text=bana", "--layer=0", "--head=1", "--run=tiny", "--picture=a.png", "--page=b.html"])
+    assert (tmp_path / "a.png").exists()
+    one = (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert one == page(weights[:, 1:], ["$", "b", "a", "n", "a"], [0], [1], "tiny: bana")
+
+
+@pytest.mark.parametrize("tokenizer, tokens", [("word", '"␣old","␣king","␣to"'), ("bpe", None)])
+def test_the_attention_of_words(prose_file, tmp_path, tokenizer, tokens):
+    size = ["--vocab_size=290"] if tokenizer == "bpe" else []
+    train(ROOT / "config/text.py", f"--source={prose_file}", f"--tokenizer={tokenizer}", "--run=prose", *size, *SMALL)
+    visualize.main(["attention", "--text= old king to"])
+    html = (tmp_path / "out/prose/attention.html").read_text(encoding="utf-8")
+    assert (tmp_path / "out/prose/attention.png").exists()
+    assert tokens is None or tokens.replace("␣", r"\u2423") in html
+
+
+def test_mistakes(tiny_config, tmp_path):
+    with pytest.raises(UserError, match="no finished run under out"):
+        visualize.main(["attention", "--text=ba"])
+    train(tiny_config, "--max_steps=5")
+    before = sorted((tmp_path / "out/tiny").iterdir())
+    for arguments, message in (
+        ([], "the kind of picture comes first, .*there are: attention"),
+        (["--text=ba"], "the kind of picture comes first"),
+        (["atention"], "no picture 'atention'; did you mean attention"),
+        (["attention"], "no text to read; --text=john would do"),
+        (["attention", "--text="], "--text= has no tokens"),
+        (["attention", "--text=b9"], "--text=b9: unknown character '9'"),
+        (["attention", "--text=b$"], r"--text=b\$: .*marks where a text ends"),
+        (["attention", "--text=" + 16 * "b"], "--text has 16 tokens; out/tiny reads block_size=16 at once, of which 15 would fit"),
+        (["attention", "--text=ba", "--layer=1"], "--layer=1: out/tiny has 1; 0 to 0 would fit"),
+        (["attention", "--text=ba", "--head=2"], "--head=2: out/tiny has 2; 0 to 1 would fit"),
+        (["attention", "--text=ba", "--head=-1"], "head=-1 must be at least 0"),
+        (["attention", "--text=ba", "--picture=no/a.png"], "--picture=no/a.png: there is no folder no"),
+        (["attention", "--text=ba", "--page=out"], "--page=out is a folder"),
+        (["attention", "--text=ba", "--page=x", "--picture=x"], "are the same file"),
+        (["attention", "--text=ba", "--run=tyni"], "--run=tyni: no run of that name"),
+        (["attention", "--txt=ba"], "no option --txt; did you mean --text"),
+        (["attention", "--text=ba", "--device=gpu"], "gpu"),
+    ):
+        with pytest.raises(UserError, match=message):
+            visualize.main(arguments)
+    assert sorted((tmp_path / "out/tiny").iterdir()) == before
+    visualize.main(["attention", "--text=" + 15 * "b"])  # the longest that fits
+
+
+def test_as_a_program(program):
+    assert_one_line(program("visualize.py", "atention"), "did you mean attention")
+    for arguments, part in ((["--help"], "KINDs: attention"), (["attention", "--help"], "--layer")):
+        done = program("visualize.py", *arguments)
+        assert done.returncode == 0 and part in done.stdout and not done.stderr
+
+
+@pytest.fixture
+def browser():
+    """Chromium, without a window."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
+    if not CHROMIUM:
+        pytest.skip("there is no chromium to open a page with")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Open a page of these weights: the tab, and what it complained of."""
+
+    def open_page(weights, tokens, **options):
+        (tmp_path / "map.html").write_text(page(weights, tokens, [0, 3], [0, 1], "a title"), encoding="utf-8")
+        tab, complaints = browser.new_page(**options), []
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: complaints.append(request.url) if not request.url.startswith("file:") else None)
+        tab.goto((tmp_path / "map.html").as_uri())
+        return tab, complaints
+
+    return open_page
+
+
+def some_weights(T):
+    torch.manual_seed(1)
+    return torch.randn(2, 2, T, T).masked_fill(~torch.ones(T, T).tril().bool(), float("-inf")).softmax(-1)
+
+
+def place(tab, i, j):
+    """Where the cell of row i and column j is, from the corner of the map."""
+    left, top, cell = (float(tab.get_attribute("#map", f"data-{name}")) for name in ("left", "top", "cell"))
+    return {"x": left + (j + 0.5) * cell, "y": top + (i + 0.5) * cell}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_tells_the_weight_of_a_cell(opened, scheme):
+    tokens, weights = ["$", "</script><b>", "o", "\\n"], some_weights(4)
+    tab, complaints = opened(weights, tokens, color_scheme=scheme)
+    told = tab.locator("#told")
+    hint = told.text_content()
+    tab.hover("#map", position=place(tab, 3, 1))
+    assert told.text_content().startswith(f'"\\n" looks at "</script><b>": {weights[0, 0, 3, 1]:.3f}')
+    tab.select_option("#layer", "3")
+    assert f": {weights[1, 0, 3, 1]:.3f}" in told.text_content()
+    tab.select_option("#head", "1")
+    assert f": {weights[1, 1, 3, 1]:.3f}" in told.text_content()
+    tab.hover("#map", position=place(tab, 2, 0))
+    assert told.text_content().startswith(f'"o" looks at "$": {weights[1, 1, 2, 0]:.3f}')
+    tab.hover("#map", position=place(tab, 1, 2))
+    assert told.text_content() == '"</script><b>" cannot see "o", which comes later.'
+    tab.hover("#title")
+    assert told.text_content() == hint and tab.title() == "a title"
+    tab.focus("#map")
+    for key in ("ArrowUp", "ArrowUp", "ArrowRight"):  # the first one begins in the last row
+        tab.keyboard.press(key)
+    assert told.text_content().startswith(f'"o" looks at "</script><b>": {weights[1, 1, 2, 1]:.3f}')
+    assert complaints == []
+
+
+@pytest.mark.parametrize("T", [2, 100, 512])
+def test_a_page_of_any_length(opened, T):
+    weights = some_weights(T)
+    tab, complaints = opened(weights, [f"t{i}" for i in range(T)], has_touch=True)
+    assert float(tab.get_attribute("#map", "data-cell")) >= 6
+    tab.tap("#map", position=place(tab, T - 1, T - 2))
+    assert tab.text_content("#told").startswith(f'"t{T - 1}" looks at "t{T - 2}": {weights[0, 0, T - 1, T - 2]:.3f}')
+    assert complaints == []
+    drawn = """([x, y]) => { const map = document.getElementById("map"), scale = map.width / map.clientWidth
+        return [...map.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data].join() }"""
+    corners = {tab.evaluate(drawn, [place(tab, i, j)["x"] - 2, place(tab, i, j)["y"] - 2]) for i, j in ((0, 0), (0, T - 1))}
+    assert len(corners) == 2  # the one weight of 1, and what cannot be seen
