@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import io
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from config.command_line import parse
-from config.settings import Range, Settings, check
+from config.settings import Range, Settings
 from data import prepared, tokenizers
 from data.batches import RowLoader, StreamLoader
 from engine import checkpoint
@@ -95,8 +95,7 @@ def is_rows(description: dict[str, Any]) -> bool:
 def tokens_of_split(split: str, folder: Path, description: dict[str, Any]) -> np.ndarray:
     """The ids of one split that the run was trained with, prepared anew when they are gone. Raises UserError when that cannot
     be, or gives others."""
-    meta, known = description["data"], {f.name for f in fields(Settings)}
-    settings = check(Settings(**{name: value for name, value in description["settings"].items() if name in known}))
+    meta, settings = description["data"], checkpoint.settings_of(description)
     module = importlib.import_module(f"data.{settings.dataset}.prepare")
     options = {name: value for name, value in meta.get("options", {}).items() if name != "year"}  # the source's hash tells the year
     place = Path(settings.prepared_dir or module.PREPARED) / prepared.key(meta.get("source_sha256"), options)

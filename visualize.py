@@ -17,7 +17,7 @@ from data.tokenizers import Tokenizer
 from engine import attention_map, checkpoint
 from engine.device import pick_device
 from engine.errors import UserError, nearest, run_program
-from engine.files import replacing, write_text
+from engine.files import output_file, replacing, write_text
 from engine.trace import token_name
 from engine.writing import encode_prompt
 
@@ -65,8 +65,8 @@ def attention(arguments: list[str]) -> None:
     if settings.text is None:
         raise UserError("there is no text to read; --text=john would do")
     folder = checkpoint.find_run(settings.run, settings.out_dir)
-    picture = place_for("picture", settings.picture, folder / "attention.png")
-    page = place_for("page", settings.page, folder / "attention.html")
+    picture = output_file("picture", settings.picture, folder / "attention.png")
+    page = output_file("page", settings.page, folder / "attention.html")
     if picture == page:
         raise UserError(f"--picture={picture} and --page={page} are the same file; leave one out")
     description = checkpoint.read_settings(folder)
@@ -84,16 +84,6 @@ def attention(arguments: list[str]) -> None:
         figure.savefig(temporary, format="png", dpi=130)
     write_text(page, attention_map.page(weights, tokens, layers, heads, title))
     print(f"the picture is {picture}\nthe page is {page}\n{attention_map.MEANING}")
-
-
-def place_for(option: str, name: str | None, otherwise: Path) -> Path:
-    """The file to write. Raises UserError when it cannot be one, before anything is written."""
-    path = otherwise if name is None else Path(name)
-    if not path.parent.is_dir():
-        raise UserError(f"--{option}={name}: there is no folder {path.parent}; make it, or leave the option out for {otherwise}")
-    if path.is_dir():
-        raise UserError(f"--{option}={name} is a folder; a file such as {path / otherwise.name} would do")
-    return path
 
 
 def numbers(option: str, number: int | None, count: int, folder: Path) -> list[int]:

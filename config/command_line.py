@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import io
+import itertools
 import re
 import typing
 from dataclasses import fields
@@ -42,11 +43,12 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
 
 
 def spelled_out(arguments: list[str], options: type) -> list[str]:
-    """The arguments with switches as tyro wants them: `--resume` and `--resume=true` become `--resume=True`.
+    """The arguments as tyro wants them: `--resume` and `--resume=true` become `--resume=True`, `--ban a b` becomes `--ban=a --ban=b`.
 
     Raises UserError for an option there is not, with the nearest one there is.
     """
     known = {f"--{field.name}": field.type is bool or True in typing.get_args(field.type) for field in fields(options)}  # is it a switch?
+    lists = {f"--{field.name}" for field in fields(options) if typing.get_origin(field.type) is list}
     arguments = list(arguments)
     for i, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
@@ -55,7 +57,10 @@ def spelled_out(arguments: list[str], options: type) -> list[str]:
             continue
         if name not in known:
             raise UserError(f"there is no option {name}{nearest(name, list(known))}")
-        if known[name]:
+        if name in lists and "=" not in argument:  # --shapes 1,2,3,4 5,6,7,8
+            following = list(itertools.takewhile(lambda text: not text.startswith("--"), arguments[i + 1 :]))
+            arguments[i : i + 1 + len(following)] = [f"{name}={text}" for text in following] or [name]
+        elif known[name]:
             if not value and arguments[i + 1 : i + 2] and arguments[i + 1].lower() in ("true", "false", "auto"):
                 value = arguments.pop(i + 1)
             spelled = {"": "True", "true": "True", "false": "False"}

@@ -8,11 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 
-from engine.attention_paths import Inputs, Shape, attend
+from engine.attention_paths import Inputs, Shape, Unavailable, attend, outcome
 from engine.device import wait
+
+
+class Cost(NamedTuple):
+    """What one call of a path took."""
+
+    seconds: float
+    bytes: int  # of tensors, at most, beyond the inputs
 
 
 def forward_only(path: str, inputs: Inputs, dropout: float = 0.0) -> Callable[[], object]:
@@ -32,18 +40,32 @@ def with_backward(path: str, inputs: Inputs, dropout: float = 0.0) -> Callable[[
     return lambda: torch.autograd.grad(attend(path, differentiable, dropout), leaves, inputs.upstream)
 
 
-def interleaved(runs: dict[str, Callable[[], object]], device: torch.device, rounds: int, seconds: float) -> dict[str, float]:
+WAYS = {"forward": forward_only, "training": with_backward}
+
+
+def cost_of(
+    inputs: Inputs, paths: list[str], rounds: int, dropout: float = 0.0
+) -> tuple[dict[tuple[str, str], Cost], dict[tuple[str, str], str]]:
+    """The cost of every path, forward and in training, by (path, way); and of those that are not to be had, why."""
+    device, runs, missing = inputs.q.device, {}, {}
+    for path, way in ((path, way) for path in paths for way in WAYS):
+        try:
+            outcome(path, inputs, dropout, backward=way == "training")  # compiles, and fetches memory for the first time
+            runs[path, way] = WAYS[way](path, inputs, dropout)
+        except Unavailable as lack:
+            missing[path, way] = str(lack)
+    seconds = interleaved(runs, device, rounds, seconds=0.03)
+    return {key: Cost(seconds[key], extra_memory(run, device)) for key, run in runs.items()}, missing
+
+
+def interleaved(runs: dict[Any, Callable[[], object]], device: torch.device, rounds: int, seconds: float) -> dict[Any, float]:
     """Median seconds of one call of each function. They take turns, `rounds` of them, each of about `seconds` and one call at least."""
-    calls = {}
-    for name, run in runs.items():
-        run()  # compiles, or fetches memory for the first time
-        once = timed(run, 1, device)
-        calls[name] = max(1, round(seconds / once))
-    turns: dict[str, list[float]] = {name: [] for name in runs}
+    calls = {key: max(1, round(seconds / timed(run, 1, device))) for key, run in runs.items()}
+    turns: dict[Any, list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
-        for name, run in runs.items():
-            turns[name].append(timed(run, calls[name], device))
-    return {name: median(turn) for name, turn in turns.items()}
+        for key, run in runs.items():
+            turns[key].append(timed(run, calls[key], device))
+    return {key: median(turn) for key, turn in turns.items()}
 
 
 def timed(run: Callable[[], object], calls: int, device: torch.device) -> float:

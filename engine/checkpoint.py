@@ -131,6 +131,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); train the run again") from None
 
 
+def settings_of(description: dict[str, Any]) -> Settings:
+    """All options that a run was trained with; those of other versions are left out."""
+    known = {f.name for f in fields(Settings)}
+    return check(Settings(**{name: value for name, value in description["settings"].items() if name in known}))
+
+
 def git_commit() -> str | None:
     """The commit of this checkout; None when it is not one."""
     try:

@@ -37,6 +37,19 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def output_file(option: str, name: str | None, otherwise: Path) -> Path:
+    """The file that --option=name asks for, or that to take without it. Raises UserError when it cannot be one."""
+    path = otherwise if name is None else Path(name)
+    if name is None:
+        with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    elif not path.parent.is_dir():
+        raise UserError(f"--{option}={name}: there is no folder {path.parent}; make it, or leave the option out for {otherwise}")
+    if path.is_dir():
+        raise UserError(f"--{option}={name} is a folder; a file such as {path / otherwise.name} would do")
+    return path
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the file by `text`, in UTF-8 with \\n line ends on every system."""
     with replacing(path) as temporary:
