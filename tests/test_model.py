@@ -159,6 +159,23 @@ def test_drop_nothing():
     assert drop(x, 0.0).equal(x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_drop_keeps_the_type(dtype):
+    y = drop(torch.ones(1000, dtype=dtype), 0.2)
+    assert y.dtype == dtype
+    assert y.unique().tolist() == [0.0, torch.tensor(2**16 / (2**16 - 13107)).to(dtype).item()]
+
+
+@ATTENTION
+def test_a_bfloat16_model_trains_with_dropout(attention):
+    model = make(GPT2, attention=attention, dropout=0.2).bfloat16().train()
+    loss = model(ids(2, 12), ids(2, 12))[1]
+    loss.backward()
+    assert loss.isfinite()
+    for name, p in model.named_parameters():
+        assert p.grad.dtype == torch.bfloat16 and p.grad.isfinite().all() and p.grad.any(), name
+
+
 def test_embeddings_may_have_a_dropout_of_their_own():
     torch.manual_seed(0)
     for rate in (None, 0.0, 0.25):
