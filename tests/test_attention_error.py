@@ -246,7 +246,7 @@ def test_bounds_follow_the_roundoff_of_the_type():
     inputs = standard(SQUARE)
     half, brain, single = (reference(inputs, dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32))
     for name, a, b, c in zip(TENSORS, half, brain, single, strict=True):
-        seen = c.bound > 0
+        seen = c.bound > 1e-6  # not where only underflow counts
         assert torch.equal(a.value, b.value) and torch.equal(a.value, c.value)
         coarse, fine = (b.bound / a.bound)[seen], (b.bound / c.bound)[seen]
         assert coarse.min() > 7 and coarse.max() < 12, name  # 8 times the roundoff, and somewhat more where errors meet errors
