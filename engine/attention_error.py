@@ -87,7 +87,7 @@ def of_rows(q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor, dtype: tor
     by q, k and v, each with its bound; those of k and v are what these queries add."""
     S, D = k.shape
     u, a = torch.finfo(dtype).eps / 2, torch.finfo(torch.float32).eps / 2
-    least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps  # numbers below it become 0
+    least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps  # the smallest number above 0: what is smaller becomes 0
 
     def gamma(n: int) -> float:
         """The relative error of a sum of n products, stored."""
@@ -106,7 +106,7 @@ def of_rows(q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor, dtype: tor
     dp = (p * x.clamp(max=50.0).expm1()).clamp(max=1.0) + least * mask
 
     y = p @ v
-    dy = dp @ v.abs() + gamma(S) * ((p + dp) @ v.abs()) + u * y.abs()
+    dy = dp @ v.abs() + gamma(S) * ((p + dp) @ v.abs()) + u * y.abs() + (1 + S) * least
 
     gv = g @ v.T  # dP
     dgv = (gamma(D) + u) * (g.abs() @ v.abs().T)
@@ -119,7 +119,8 @@ def of_rows(q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor, dtype: tor
 
     def product(left: Tensor, off: Tensor, right: Tensor, terms: int) -> tuple[Tensor, Tensor]:
         """left @ right with the error of the left and of the product; 4 u as for the scores, and the result is stored."""
-        return left @ right, off @ right.abs() + (gamma(terms) + 4 * u) * ((left.abs() + off) @ right.abs())
+        value, size = left @ right, (left.abs() + off) @ right.abs()
+        return value, off @ right.abs() + (gamma(terms) + 4 * u) * size + (1 + terms) * least
 
     scale = 1 / math.sqrt(D)
     by_q = product(z, dz, k * scale, S)

@@ -25,7 +25,6 @@ KERNELS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 PATHS = ("manual", "fused", *KERNELS, "flex")
-MATRICES = 4  # T x S matrices that the manual path holds at the same time, forward and backward
 
 
 class Shape(NamedTuple):
@@ -141,7 +140,7 @@ def compiled_flex() -> torch.nn.Module:
 
 def outcome(path: str, inputs: Inputs, dropout: float = 0.0, in_eval: bool = False, backward: bool = True) -> list[Tensor]:
     """The output and, with `backward`, the gradients by q, k and v. Raises Unavailable, which says why it cannot be had."""
-    if short := lack_of_memory(path, inputs):
+    if short := lack_of_memory(path, inputs, dropout):
         raise Unavailable(short)
     leaves = [x.detach().requires_grad_(backward) for x in inputs[:3]]
     with warnings.catch_warnings(record=True) as said:
@@ -151,7 +150,8 @@ def outcome(path: str, inputs: Inputs, dropout: float = 0.0, in_eval: bool = Fal
             output = way(path, Inputs(*leaves, *inputs[3:]), dropout)
             gradients = torch.autograd.grad(output, leaves, inputs.upstream) if backward else ()
         except (RuntimeError, NotImplementedError, ImportError) as error:
-            raise Unavailable(reason(path, inputs, error, [str(warning.message) for warning in said])) from None
+            warned = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
+            raise Unavailable(reason(path, inputs, error, warned)) from None
     return [output.detach(), *gradients]
 
 
@@ -165,18 +165,29 @@ def reason(path: str, inputs: Inputs, error: Exception, said: list[str]) -> str:
         return "PyTorch has it for GPUs only"
     because = [re.sub(r"\s*\(Triggered internally.*", "", text, flags=re.DOTALL) for text in said]
     because = [text for text in because if text and not text.endswith("because:")]
-    return " ".join((because[0] if because else str(error) or type(error).__name__).split())[:100]
+    told_apart = path in KERNELS and because  # PyTorch raises the same for every lack, and warns of what it is
+    return " ".join((because[0] if told_apart else str(error) or type(error).__name__).split())[:100]
 
 
-def lack_of_memory(path: str, inputs: Inputs) -> str | None:
+def lack_of_memory(path: str, inputs: Inputs, dropout: float = 0.0) -> str | None:
     """Why a path that stores T x S matrices does not fit. None: it does, or nobody knows."""
-    if path not in ("manual", "math"):
-        return None
-    needed = MATRICES * score_bytes(shape_of(inputs), inputs.q.dtype)
-    free = free_memory(inputs.q.device)
+    device, needed, free = inputs.q.device, matrices(path, inputs, dropout), free_memory(inputs.q.device)
+    needed *= score_bytes(shape_of(inputs), inputs.q.dtype)
     if free is None or needed < free:
         return None
-    return f"its {inputs.q.size(2):,} x {inputs.k.size(2):,} matrices take some {needed / 2**30:,.0f} GiB, {free / 2**30:,.0f} are free"
+    where = "GPU has" if device.type == "cuda" else "machine has"
+    return f"its T x T matrices take some {needed / 2**30:.1f} GiB, and this {where} {free / 2**30:.1f} free"
+
+
+def matrices(path: str, inputs: Inputs, dropout: float) -> int:
+    """How many T x S matrices of the inputs' type a path holds at the same time, forward and backward: measured, and rounded up."""
+    if path == "fused" and dropout and inputs.q.device.type == "cpu":
+        path = "math"  # which PyTorch then takes
+    if path not in ("manual", "math"):
+        return 0
+    if inputs.q.dtype.itemsize < 4 and (path == "math" or dropout):  # some of them are in float32
+        return 10 if dropout else 7
+    return 6 if dropout else 4
 
 
 def free_memory(device: torch.device) -> int | None:

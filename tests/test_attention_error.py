@@ -135,7 +135,7 @@ def test_every_path_is_within_on_the_hard_cases(path, dtype):
     more=st.sampled_from([0, 0, 1, 13]),
     heads=st.integers(1, 3),
     width=st.integers(1, 24),
-    scale=st.floats(0.1, 2),
+    scale=st.floats(0.1, 8),
 )
 def test_every_path_is_within_on_any_causal_shape(dtype, queries, more, heads, width, scale):
     inputs = standard((1, heads, queries, queries + more, width), dtype, scale=scale)
@@ -145,7 +145,6 @@ def test_every_path_is_within_on_any_causal_shape(dtype, queries, more, heads, w
         assert within(found), (path, found)
 
 
-@pytest.mark.xfail(strict=True, reason="the bounds leave out that a result below the smallest number of its type is stored as 0")
 @pytest.mark.parametrize(("dtype", "shape", "scale"), [(torch.float32, (1, 2, 16, 16, 16), 8.0), (torch.float16, (1, 2, 16, 16, 16), 3.0)])
 def test_results_that_underflow_are_within(dtype, shape, scale):
     inputs = standard(shape, dtype, scale=scale)
