@@ -12,9 +12,11 @@ compare.csv, and time and memory by the number of tokens to compare.png.
 
 import contextlib
 import csv
+import importlib
 import io
 import math
 import tempfile
+import textwrap
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,8 +113,8 @@ def main(arguments: list[str]) -> None:
     study = prepare(parse(CompareSettings, arguments, description=__doc__))
     print(f"on {place(study)}, {name(study.dtype)}, torch {torch.__version__}")
     same = same_function(study)
-    costs = measure_costs(study)
-    priced = show_costs(study, costs)
+    costs, missing = measure_costs(study)
+    priced = show_costs(study, costs, missing)
     inside, losses = in_a_model(study)
     print(f"\nWhy, and where in the code\n\n{explanation()}\n")
     write_csv(study.numbers, same + priced + inside)
@@ -137,12 +139,26 @@ def prepare(settings: CompareSettings) -> Study:
         if settings.run is not None:
             raise
         trained = None
-    recipe = checkpoint.settings_of(checkpoint.read_settings(trained)) if trained else read_config(ROOT / "config" / "names.py")
+    recipe = recipe_of(trained) if trained else read_config(ROOT / "config" / "names.py")
     numbers = output_file("csv", settings.csv, Path(settings.out_dir) / "compare" / "compare.csv")
     picture = output_file("plot", settings.plot, Path(settings.out_dir) / "compare" / "compare.png")
     if numbers == picture:
         raise UserError(f"--csv={numbers} and --plot={picture} are the same file; leave one out")
     return Study(settings, device, dtype, shapes, trained, recipe, numbers, picture)
+
+
+def recipe_of(folder: Path) -> Settings:
+    """The settings of the run in this folder. Raises UserError when its data cannot be had any more."""
+    description = checkpoint.read_settings(folder)
+    settings = checkpoint.settings_of(description)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            data = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
+    except UserError as error:
+        raise UserError(f"the data that {folder} was trained on are gone ({error}); another --run would do") from None
+    if data.meta["splits"] != description["data"].get("splits"):
+        raise UserError(f"the data that {folder} was trained on have changed; another --run would do, or one trained anew")
+    return settings
 
 
 def read_shape(text: str, head_dim: int | None, device: torch.device) -> Shape:
@@ -193,9 +209,11 @@ def same_function(study: Study) -> list[Record]:
                 missing.setdefault(path, str(lack))
                 records.append(Record("same function", case.name, path, "unavailable", str(lack)))
                 continue
-            row, numbers = judge(case, path, computed, truths, remark)
+            row, numbers = judge(case, path, computed, truths)
             rows.append(row)
             records += numbers
+            if remark:
+                missing.setdefault(path, remark)
     print("\n1. The same function: largest error against float64 (and as a share of the largest number)\n")
     print(table(("case", "path", *(tensor.replace("_", " ") for tensor in TENSORS), "of the bound", "verdict"), rows))
     print(f"\nThe bound is the most that rounding to {name(study.dtype)} can do, worked out in engine/attention_error.py.")
@@ -216,20 +234,20 @@ def compute(path: str, case: Case, dropout: float) -> tuple[list[torch.Tensor], 
     dropout = dropout if case.in_eval else 0.0
     try:
         return outcome(path, case.inputs, dropout, case.in_eval), ""
-    except Unavailable:
+    except Unavailable as lack:
         if path != "flex":
             raise
-        return outcome(path, case.inputs, dropout, case.in_eval, backward=False), ", forward only"
+        return outcome(path, case.inputs, dropout, case.in_eval, backward=False), str(lack)
 
 
-def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Truth], remark: str) -> tuple[list[str], list[Record]]:
+def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Truth]) -> tuple[list[str], list[Record]]:
     """A row of the first table, and its records."""
-    documented = True
+    documented, remark = True, ", forward only" if len(computed) == 1 else ""
     if case.empty_row is not None:  # the others are compared; where it is nan, so are all gradients
         others = [row for row in range(case.inputs.q.size(2)) if row != case.empty_row]
         empty, expected = computed[0][:, :, case.empty_row], "nan" if path == "manual" else "0"  # see manual_attention
         documented = bool((empty.isnan() if expected == "nan" else empty == 0).all())
-        remark += f", that one gets {expected}, as documented" if documented else f", that one does NOT get {expected}"
+        remark = f", that one gets {expected}, as documented" if documented else f", that one does NOT get {expected}"
         computed, truths = [computed[0][:, :, others]], [Truth(*(x[:, :, others] for x in truths[0]))]
     found = errors(computed, truths[: len(computed)])
     records = [
@@ -247,8 +265,8 @@ def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Trut
 # 2. What each costs
 
 
-def measure_costs(study: Study) -> Costs:
-    """Of the shapes asked for, and of the last at smaller T."""
+def measure_costs(study: Study) -> tuple[Costs, dict[tuple[str, str], str]]:
+    """Of the shapes asked for, and of the last at smaller T; and why a path and way is not everywhere."""
     settings = study.settings
     paths = settings.backends or ["manual", "fused"]
     costs, missing = {}, {}
@@ -257,9 +275,7 @@ def measure_costs(study: Study) -> Costs:
         costs |= {(shape, *key): cost for key, cost in found.items()}
         for (path, way), why in lacking.items():
             missing.setdefault((path, way), f"{shape}: {why}")
-    for (path, way), why in missing.items():
-        print(f"{path}, {way}: unavailable at {why}")
-    return costs
+    return costs, missing
 
 
 def growing(shape: Shape) -> list[Shape]:
@@ -268,7 +284,7 @@ def growing(shape: Shape) -> list[Shape]:
     return [shape._replace(T=T, S=T) for T in [*lengths, shape.T]]
 
 
-def show_costs(study: Study, costs: Costs) -> list[Record]:
+def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], str]) -> list[Record]:
     """The second table."""
     peak = gpu_peak(study.device) or matmul_rate(study.dtype, study.device, 1024, 256)
     rows, records = [], []
@@ -308,6 +324,9 @@ T x T, MiB   one matrix of B H T T scores, counted
 GFLOP/s      of what attention needs: 4 D operations for each pair that may attend, 12 D in training
 the peak     {peak / 1e9:,.0f} GFLOP/s, {"by the data sheet" if gpu_peak(study.device) else "of a matrix product measured here"}"""
     )
+    for (path, way), why in missing.items():
+        print(f"{path}, {way}: unavailable at {why}")
+        records.append(Record("cost", why.split(": ")[0], path, f"{way} unavailable", why.split(": ", 1)[1]))
     return records
 
 
@@ -338,8 +357,6 @@ def in_a_model(study: Study) -> tuple[list[Record], dict[str, list[float]]]:
                 train.close(run)
     run = runs["manual"]
     model = checkpoint.load_model(study.trained, study.device) if study.trained else run.model
-    if model.config.vocab_size != run.model.config.vocab_size:
-        raise UserError(f"the data of {study.trained} have changed since it was trained on them; another --run would do")
     batch = next(iter(run.loaders["val"].once())).to(study.device)
     opening = run.data.meta.get("opening", [run.data.tokenizer.boundary_id])
     manual, fused = (
@@ -477,7 +494,11 @@ def explanation() -> str:
     """The reasons, each with its line of model.py."""
     lines = (ROOT / "model.py").read_text(encoding="utf-8").splitlines()
     numbers = [next(number for number, line in enumerate(lines, start=1) if code in line) for _, code in REASONS]
-    return "\n".join(f"model.py:{number:<4} {reason}" for (reason, _), number in zip(REASONS, numbers, strict=True))
+    paragraphs = (
+        textwrap.fill(reason, 100, initial_indent=f"model.py:{number}".ljust(14), subsequent_indent=" " * 14)
+        for (reason, _), number in zip(REASONS, numbers, strict=True)
+    )
+    return "\n".join(paragraphs)
 
 
 def write_csv(path: Path, records: list[Record]) -> None:
@@ -509,6 +530,7 @@ def draw(study: Study, costs: Costs, losses: dict[str, list[float]]) -> None:
     for axes, unit, title in ((time_axes, "time of a call (ms)", "Time"), (memory_axes, "extra memory (MiB)", "Memory")):
         axes.set(xscale="log", yscale="log", xlabel="T (tokens)", ylabel=unit, title=title)
         axes.set_xticks(lengths, [f"{T:,}" for T in lengths])
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)

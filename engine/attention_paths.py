@@ -10,13 +10,16 @@ import contextlib
 import functools
 import re
 import warnings
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from model import CausalSelfAttention, GPTConfig, document_mask, fused_attention, manual_attention, merge_heads, split_heads
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 KERNELS = {
     "math": SDPBackend.MATH,
@@ -103,6 +106,8 @@ def attend(path: str, inputs: Inputs, dropout: float = 0.0) -> Tensor:
 
 def attend_in_eval(path: str, inputs: Inputs, dropout: float) -> Tensor:
     """The same by way of a CausalSelfAttention with dropout, in eval mode: it is to drop nothing."""
+    if path == "flex":
+        raise NotImplementedError("the module has no such path")
     q, k, v, *_ = inputs
     attention = "manual" if path == "manual" else "fused"
     module = CausalSelfAttention(GPTConfig(n_head=q.size(1), n_embd=q.size(1) * q.size(3), dropout=dropout, attention=attention)).eval()
@@ -118,12 +123,17 @@ def held_to(path: str) -> contextlib.AbstractContextManager:
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
     """FlexAttention (Dong et al. 2024). Compiled anew for every shape, which takes seconds."""
+    if mask is not None or q.size(2) != k.size(2) or dropout:
+        raise NotImplementedError("here for the causal mask of as many keys as queries, without dropout")
+    return compiled_flex()(q, k, v, block_mask=causal_blocks(q.size(2), q.device))
+
+
+@functools.cache
+def causal_blocks(T: int, device: torch.device) -> "BlockMask":
+    """Which blocks of queries and keys have anything to do: worked out once for a T, as a model does."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    if mask is not None or q.size(2) != k.size(2) or dropout:
-        raise NotImplementedError("here for the causal mask of a square, without dropout")
-    blocks = create_block_mask(causal, None, None, q.size(2), k.size(2), device=q.device)
-    return compiled_flex()(q, k, v, block_mask=blocks)
+    return create_block_mask(causal, None, None, T, T, device=device)
 
 
 def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -135,7 +145,8 @@ def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 def compiled_flex() -> torch.nn.Module:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    torch._dynamo.config.recompile_limit = 1000  # beyond it, a new shape would not be compiled
+    return torch.compile(flex_attention, dynamic=False)
 
 
 def outcome(path: str, inputs: Inputs, dropout: float = 0.0, in_eval: bool = False, backward: bool = True) -> list[Tensor]:
@@ -166,7 +177,8 @@ def reason(path: str, inputs: Inputs, error: Exception, said: list[str]) -> str:
     because = [re.sub(r"\s*\(Triggered internally.*", "", text, flags=re.DOTALL) for text in said]
     because = [text for text in because if text and not text.endswith("because:")]
     told_apart = path in KERNELS and because  # PyTorch raises the same for every lack, and warns of what it is
-    return " ".join((because[0] if told_apart else str(error) or type(error).__name__).split())[:100]
+    text = " ".join((because[0] if told_apart else str(error) or type(error).__name__).split())
+    return text.split(". ")[0][:100].removesuffix(".")
 
 
 def lack_of_memory(path: str, inputs: Inputs, dropout: float = 0.0) -> str | None:
