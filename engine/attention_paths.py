@@ -125,6 +125,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -
     """FlexAttention (Dong et al. 2024). Compiled anew for every shape, which takes seconds."""
     if mask is not None or q.size(2) != k.size(2) or dropout:
         raise NotImplementedError("here for the causal mask of as many keys as queries, without dropout")
+    if q.device.type == "cpu" and q.requires_grad:  # told by PyTorch, the compiler would give up on it for good
+        raise NotImplementedError("it has no gradients on a CPU")
     return compiled_flex()(q, k, v, block_mask=causal_blocks(q.size(2), q.device))
 
 
@@ -146,7 +148,7 @@ def compiled_flex() -> torch.nn.Module:
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.recompile_limit = 1000  # beyond it, a new shape would not be compiled
-    return torch.compile(flex_attention, dynamic=False)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)  # compiled, or an error
 
 
 def outcome(path: str, inputs: Inputs, dropout: float = 0.0, in_eval: bool = False, backward: bool = True) -> list[Tensor]:
