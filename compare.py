@@ -15,6 +15,7 @@ import csv
 import importlib
 import io
 import math
+import sys
 import tempfile
 import textwrap
 import time
@@ -59,8 +60,8 @@ class CompareSettings:
     dropout: Annotated[float, Range(0, 1, below_high=True)] = 0.0
     """Share of the weights that is dropped where the cost is measured."""
     backends: list[str] = field(default_factory=list)
-    """manual, fused, math, flash, efficient, cudnn, flex: which to compare, with blanks between them. Without any: all in the first
-    table (flex once, as it takes seconds to compile), manual and fused in the second."""
+    """manual, fused, math, flash, efficient, cudnn, flex: which to compare in the first two tables, with blanks between them. Without
+    any: all in the first (flex once, as it takes seconds to compile), manual and fused in the second. The third has these two always."""
     run: str | None = None
     """Name of a run under out_dir, or its folder, for the third table; None: the newest, or an untrained model of config/names.py."""
     out_dir: str = "out"
@@ -101,6 +102,7 @@ class Study(NamedTuple):
     dtype: torch.dtype
     shapes: list[Shape]
     trained: Path | None  # the folder of a run; None: there is none
+    model: GPT | None  # of that run
     recipe: Settings  # by which to train
     numbers: Path
     picture: Path
@@ -133,24 +135,23 @@ def prepare(settings: CompareSettings) -> Study:
     shapes = [read_shape(text, settings.head_dim, device) for text in settings.shapes or SHAPES]
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    try:
-        trained = checkpoint.find_run(settings.run, settings.out_dir)
-    except UserError:
-        if settings.run is not None:
-            raise
-        trained = None
-    recipe = recipe_of(trained) if trained else read_config(ROOT / "config" / "names.py")
     numbers = output_file("csv", settings.csv, Path(settings.out_dir) / "compare" / "compare.csv")
     picture = output_file("plot", settings.plot, Path(settings.out_dir) / "compare" / "compare.png")
-    if numbers == picture:
-        raise UserError(f"--csv={numbers} and --plot={picture} are the same file; leave one out")
-    return Study(settings, device, dtype, shapes, trained, recipe, numbers, picture)
+    try:
+        trained = checkpoint.find_run(settings.run, settings.out_dir)
+        recipe, model = recipe_of(trained), checkpoint.load_run(trained, device)[0]
+    except UserError as error:
+        if settings.run is not None:
+            raise
+        print(f"note: {error}; the third table takes config/names.py", file=sys.stderr)
+        trained, recipe, model = None, read_config(ROOT / "config" / "names.py"), None
+    return Study(settings, device, dtype, shapes, trained, model, recipe, numbers, picture)
 
 
 def recipe_of(folder: Path) -> Settings:
     """The settings of the run in this folder. Raises UserError when its data cannot be had any more."""
     description = checkpoint.read_settings(folder)
-    settings = checkpoint.settings_of(description)
+    settings = checkpoint.settings_of(folder, description)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             data = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
@@ -214,9 +215,15 @@ def same_function(study: Study) -> list[Record]:
             records += numbers
             if remark:
                 missing.setdefault(path, remark)
+    if not rows:
+        raise UserError(f"none of --backends is to be had here: {'; '.join(f'{path}: {why}' for path, why in missing.items())}")
     print("\n1. The same function: largest error against float64 (and as a share of the largest number)\n")
     print(table(("case", "path", *(tensor.replace("_", " ") for tensor in TENSORS), "of the bound", "verdict"), rows))
-    print(f"\nThe bound is the most that rounding to {name(study.dtype)} can do, worked out in engine/attention_error.py.")
+    print(
+        f"""
+of the bound    the largest error as a share of the most that rounding to {name(study.dtype)} can do there (engine/attention_error.py)
+verdict         up to 100% of it, rounding explains all differences; above, the path computes something else"""
+    )
     for path, why in missing.items():
         print(f"{path}: {'not everywhere' if path in [row[1] for row in rows] else 'unavailable'}: {why}")
     return records
@@ -257,8 +264,10 @@ def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Trut
     ]
     records.append(Record("same function", case.name, path, "within", within(found) and documented))
     cells = [f"{error.absolute:.1e}" + ("" if math.isnan(error.relative) else f" ({error.relative:.0e})") for error in found]
-    used = f"{max(error.used for error in found):.1%}"
-    return [case.name, path, *cells, *["-"] * (4 - len(found)), used, ("within" if within(found) else "DIFFERENT") + remark], records
+    if any(error.relative > 0.1 for error in found) and within(found):
+        remark += ", which leaves hardly a digit here"
+    verdict = ("rounding" if within(found) else "DIFFERENT") + remark
+    return [case.name, path, *cells, *["-"] * (4 - len(found)), f"{max(error.used for error in found):.1%}", verdict], records
 
 
 # ------------------------------------------------------------------------------------------------------------------------
@@ -278,6 +287,11 @@ def measure_costs(study: Study) -> tuple[Costs, dict[tuple[str, str], str]]:
     return costs, missing
 
 
+def short(number: float) -> str:
+    """Three digits."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def growing(shape: Shape) -> list[Shape]:
     """The shape at T = 64, 128, 256, ... up to its own."""
     lengths = [64 * 2**i for i in range(20) if 64 * 2**i < shape.T]
@@ -293,17 +307,15 @@ def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], str]) 
         times = {way: costs[shape, "manual", way].seconds / mine[way].seconds for way in mine if (shape, "manual", way) in costs}
         rates = {way: useful_flops(shape, way == "training") / cost.seconds for way, cost in mine.items()}
         matrix, rate = score_bytes(shape, study.dtype), list(rates.values())[-1]
-        row = [str(shape), path, *(f"{1e3 * mine[way].seconds:.3g}" if way in mine else "-" for way in WAYS)]
+        row = [str(shape), path, *(short(1e3 * mine[way].seconds) if way in mine else "-" for way in WAYS)]
         row += [f"{times[way]:.2f}" if way in times else "-" for way in WAYS]
-        row += [f"{list(mine.values())[-1].bytes / MIB:,.1f}", f"{matrix / MIB:,.1f}", f"{rate / 1e9:,.1f}", f"{rate / peak:.0%}"]
+        row += [short(list(mine.values())[-1].bytes / MIB), short(matrix / MIB), short(rate / 1e9), f"{rate / peak:.1%}"]
         rows.append(row)
         for way, cost in mine.items():
             numbers = {"seconds": cost.seconds, "x manual": times.get(way), "extra bytes": cost.bytes, "flops": rates[way]}
             records += [Record("cost", str(shape), path, f"{way} {measure}", value) for measure, value in numbers.items()]
         records.append(Record("cost", str(shape), path, "score matrix bytes", matrix))
-    told = (
-        "the highest mark of PyTorch's allocator" if study.device.type == "cuda" else "from the profiler, which is told of each allocation"
-    )
+    gpu = study.device.type == "cuda"
     print(f"\n2. What each costs: (rows, heads, tokens, channels of a head), causal; medians of {study.settings.rounds} turns\n")
     columns = (
         "forward, ms",
@@ -318,12 +330,15 @@ def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], str]) 
     print(table(("shape", "path", *columns), rows))
     print(
         f"""
-training     forward and backward
-extra MiB    tensors held at most beyond the inputs, in training: {told}
-T x T, MiB   one matrix of B H T T scores, counted
-GFLOP/s      of what attention needs: 4 D operations for each pair that may attend, 12 D in training
-the peak     {peak / 1e9:,.0f} GFLOP/s, {"by the data sheet" if gpu_peak(study.device) else "of a matrix product measured here"}"""
+training       forward and backward; the last four columns are of it
+x manual       how many times as fast as the manual path
+extra MiB      tensors held at most beyond the inputs: {"PyTorch's allocator keeps a mark" if gpu else "the profiler hears of each one"}
+T x T, MiB     one matrix of B H T T scores, counted
+GFLOP/s        of the operations that attention needs: 4 D for each pair that may attend, 12 D in training
+of the peak    {peak / 1e9:,.0f} GFLOP/s, {"by the data sheet" if gpu_peak(study.device) else "of a matrix product measured here"}"""
     )
+    if study.settings.dropout and not gpu:
+        print("with dropout PyTorch has no fused kernel for a CPU: fused is math there")
     for (path, way), why in missing.items():
         print(f"{path}, {way}: unavailable at {why}")
         records.append(Record("cost", why.split(": ")[0], path, f"{way} unavailable", why.split(": ", 1)[1]))
@@ -356,15 +371,16 @@ def in_a_model(study: Study) -> tuple[list[Record], dict[str, list[float]]]:
             for run in runs.values():
                 train.close(run)
     run = runs["manual"]
-    model = checkpoint.load_model(study.trained, study.device) if study.trained else run.model
+    model = study.model or run.model
     batch = next(iter(run.loaders["val"].once())).to(study.device)
     opening = run.data.meta.get("opening", [run.data.tokenizer.boundary_id])
     manual, fused = (
         InModel(*with_path(model, path, batch), greedy_texts(model, path, opening), *numbers)
         for path, numbers in zip(runs, training, strict=True)
     )
-    what = f"the weights of {study.trained}" if study.trained else f"config/names.py after {study.settings.steps} steps (there is no run)"
-    print(f"\n3. In a model: {what}, in float32; trained anew from one seed, on {run.machine}, without dropout\n")
+    what = f"the weights of {study.trained}" if study.trained else "config/names.py, as there is no run: its weights after these steps"
+    print(f"\n3. In a model: {what}, in float32;")
+    print(f"{study.settings.steps} steps of training from one seed, on {run.machine}, without dropout\n")
     rows, records = compare_models(manual, fused)
     print(table(("", "manual", "fused", "difference"), rows))
     print(f"\nFor this model train.py takes attention={attention} here. The losses part as rounding does: each step starts from the last.")
@@ -432,7 +448,11 @@ def compare_models(manual: InModel, fused: InModel) -> tuple[list[list[str]], li
             f"up to {gradients:.1e}",
         ],
         ["greedy texts", str(len(manual.texts)), str(len(fused.texts)), f"{same} identical"],
-        ["ms a training step (median)", *(f"{number:.2f}" for number in ms), f"fused {ms[0] / ms[1]:.2f} times as fast"],
+        [
+            "ms a training step (median)",
+            *(f"{number:.2f}" for number in ms),
+            f"{'fused' if ms[1] < ms[0] else 'manual'} {max(ms) / min(ms):.2f} times as fast",
+        ],
     ]
     for step in sorted({1, *(max(1, steps * i // 4) for i in range(1, 5))}):
         i = step - 1
@@ -463,8 +483,7 @@ REASONS = [  # and the code in model.py that is meant
         'scores.masked_fill(~mask, float("-inf"))',
     ),
     (
-        "The softmax takes the largest score of each row off all of them first: no exponential overflows, and a score of 10,000 is as "
-        "good as one of 10.",
+        "The softmax takes the largest score of each row off all of them first: no exponential overflows, however large the scores.",
         "weights = scores.softmax(dim=-1)",
     ),
     (
@@ -513,6 +532,7 @@ def write_csv(path: Path, records: list[Record]) -> None:
 def draw(study: Study, costs: Costs, losses: dict[str, list[float]]) -> None:
     """The picture: time and memory by T, and the losses of training."""
     import matplotlib.figure  # slow to import, and needed only here; no pyplot: it would look for a screen
+    from matplotlib.ticker import LogLocator
 
     shapes = growing(study.shapes[-1])
     figure = matplotlib.figure.Figure(figsize=(15, 4.8), layout="constrained")
@@ -526,16 +546,18 @@ def draw(study: Study, costs: Costs, losses: dict[str, list[float]]) -> None:
                 axes.plot([point[0] for point in points], [point[i] * unit for point in points], label=f"{path}, {way}", **style)
     lengths = [shape.T for shape in shapes]
     matrix = [score_bytes(shape, study.dtype) / MIB for shape in shapes]
-    memory_axes.plot(lengths, matrix, "--", color="0.5", label="one T x T matrix a head, counted")
+    memory_axes.plot(lengths, matrix, "--", marker=".", color="0.5", label="one T x T matrix a head, counted")
     for axes, unit, title in ((time_axes, "time of a call (ms)", "Time"), (memory_axes, "extra memory (MiB)", "Memory")):
         axes.set(xscale="log", yscale="log", xlabel="T (tokens)", ylabel=unit, title=title)
         axes.set_xticks(lengths, [f"{T:,}" for T in lengths])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:,g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     for number, (path, curve) in enumerate(losses.items()):
-        loss_axes.plot(range(1, len(curve) + 1), curve, color=f"C{number}", label=path, linewidth=3 - 2 * number, alpha=0.6 + 0.4 * number)
+        style = {"linewidth": 3 - 2 * number, "alpha": 0.6 + 0.4 * number, "marker": "o" if len(curve) == 1 else None}
+        loss_axes.plot(range(1, len(curve) + 1), curve, color=f"C{number}", label=path, **style)
     loss_axes.set(xlabel="training step", ylabel="loss (nats per token)", title="Training from one seed")
     loss_axes.grid(alpha=0.3)
     loss_axes.legend(fontsize=8)

@@ -95,7 +95,7 @@ def is_rows(description: dict[str, Any]) -> bool:
 def tokens_of_split(split: str, folder: Path, description: dict[str, Any]) -> np.ndarray:
     """The ids of one split that the run was trained with, prepared anew when they are gone. Raises UserError when that cannot
     be, or gives others."""
-    meta, settings = description["data"], checkpoint.settings_of(description)
+    meta, settings = description["data"], checkpoint.settings_of(folder, description)
     module = importlib.import_module(f"data.{settings.dataset}.prepare")
     options = {name: value for name, value in meta.get("options", {}).items() if name != "year"}  # the source's hash tells the year
     place = Path(settings.prepared_dir or module.PREPARED) / prepared.key(meta.get("source_sha256"), options)

@@ -6,6 +6,8 @@
 It writes a picture, and a page for the browser that tells the weight of the cell you point at.
 """
 
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +63,12 @@ def main(arguments: list[str]) -> None:
 
 def attention(arguments: list[str]) -> None:
     """Draw where the tokens of a text look."""
-    settings = parse(AttentionSettings, arguments, description=__doc__)
+    settings = parse(AttentionSettings, arguments, description=__doc__, program="visualize.py attention")
     if settings.text is None:
         raise UserError("there is no text to read; --text=john would do")
     folder = checkpoint.find_run(settings.run, settings.out_dir)
     picture = output_file("picture", settings.picture, folder / "attention.png")
     page = output_file("page", settings.page, folder / "attention.html")
-    if picture == page:
-        raise UserError(f"--picture={picture} and --page={page} are the same file; leave one out")
     description = checkpoint.read_settings(folder)
     model, tokenizer = checkpoint.load_run(folder, pick_device(settings.device))
     layers = numbers("layer", settings.layer, model.config.n_layer, folder)
@@ -80,8 +80,11 @@ def attention(arguments: list[str]) -> None:
     tokens = [token_name(i, tokenizer) for i in ids]
     title = f"{folder.name}: {' '.join(settings.text.split())}"
     figure = attention_map.draw(weights, tokens, layers, heads, title)
-    with replacing(picture) as temporary:
+    with warnings.catch_warnings(record=True) as said, replacing(picture) as temporary:
+        warnings.simplefilter("always")
         figure.savefig(temporary, format="png", dpi=130)
+    if any("Glyph" in str(warning.message) for warning in said):
+        print("note: the picture's font lacks some of these characters; the page shows them", file=sys.stderr)
     write_text(page, attention_map.page(weights, tokens, layers, heads, title))
     print(f"the picture is {picture}\nthe page is {page}\n{attention_map.MEANING}")
 

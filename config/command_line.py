@@ -19,7 +19,9 @@ T = TypeVar("T")
 CONFIGS = Path(__file__).resolve().parent
 
 
-def parse(options: type[T], arguments: list[str], defaults: T | None = None, description: str | None = None) -> T:
+def parse(
+    options: type[T], arguments: list[str], defaults: T | None = None, description: str | None = None, program: str | None = None
+) -> T:
     """Fill the dataclass `options` from arguments like `--n_layer=6`, `--n_layer 6`, `--compile=False` or a lone `--resume`.
 
     Prints the help and exits for `--help`. Raises UserError for an option there is not, a value of the wrong type or range.
@@ -31,6 +33,7 @@ def parse(options: type[T], arguments: list[str], defaults: T | None = None, des
                 options,
                 args=spelled_out(arguments, options),
                 default=options() if defaults is None else defaults,
+                prog=program,
                 description=description,
                 use_underscores=True,
                 config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes, tyro.conf.UseAppendAction),
@@ -72,7 +75,11 @@ def one_line(box: str) -> str:
     """tyro's message without its frame and its pointer to --help."""
     rows = [row.strip("│ ") for row in box.splitlines() if row.startswith("│")]
     text = " ".join(row for row in rows if not set(row) <= {"─"})
-    return re.sub(r"\s*For full helptext,.*", "", text).replace(" Argument helptext:", "; the option is")
+    text = re.sub(r"\s*For full helptext,.*", "", text).replace(" Argument helptext:", "; the option is")
+    text = re.sub(r"Unrecognized options: (.*)", r"\1: an option begins with --, and a value with blanks needs quotes", text)
+    text = re.sub(r"Error parsing (--\w+): invalid literal for int\(\) with base 10: '(.*?)'.*", r"\1=\2 is no whole number", text)
+    text = re.sub(r"Error parsing (--\w+): no type matching (.*) could be instantiated from \['(.*?)'\].*", r"\1=\3 must be \2", text)
+    return text.replace("{None}|", "None or ")
 
 
 def settings_for_training(arguments: list[str], description: str) -> Settings:

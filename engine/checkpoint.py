@@ -131,10 +131,13 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); train the run again") from None
 
 
-def settings_of(description: dict[str, Any]) -> Settings:
-    """All options that a run was trained with; those of other versions are left out."""
+def settings_of(folder: Path, description: dict[str, Any]) -> Settings:
+    """All options that a run was trained with; those of other versions are left out. Raises UserError for what cannot be."""
     known = {f.name for f in fields(Settings)}
-    return check(Settings(**{name: value for name, value in description["settings"].items() if name in known}))
+    try:
+        return check(Settings(**{name: value for name, value in description["settings"].items() if name in known}))
+    except UserError as error:
+        raise UserError(f"{folder / 'settings.json'} is damaged: {error}") from None
 
 
 def git_commit() -> str | None:

@@ -41,12 +41,16 @@ def output_file(option: str, name: str | None, otherwise: Path) -> Path:
     """The file that --option=name asks for, or that to take without it. Raises UserError when it cannot be one."""
     path = otherwise if name is None else Path(name)
     if name is None:
-        with named(path):
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {path.parent}: {error.strerror}; choose another place with --{option}") from None
     elif not path.parent.is_dir():
         raise UserError(f"--{option}={name}: there is no folder {path.parent}; make it, or leave the option out for {otherwise}")
-    if path.is_dir():
-        raise UserError(f"--{option}={name} is a folder; a file such as {path / otherwise.name} would do")
+    if path.suffix != otherwise.suffix or (path.exists() and not path.is_file()):  # it would be replaced, whatever it is
+        raise UserError(f"--{option}={name}: only a {otherwise.suffix} file can be written; {path.with_name(otherwise.name)} would do")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"cannot write to {path.parent}; choose another place with --{option}")
     return path
 
 

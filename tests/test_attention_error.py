@@ -96,7 +96,7 @@ def test_reference_against_autograd_of_another_formula(mask):
 def test_reference_by_few_queries_at_a_time(monkeypatch):
     inputs = standard((2, 2, 7, 9, 4))
     whole = reference(inputs)
-    monkeypatch.setattr(engine.attention_error, "ROWS", 2)
+    monkeypatch.setattr(engine.attention_error, "SCORES", 10)
     for part, all_at_once in zip(reference(inputs), whole, strict=True):
         torch.testing.assert_close(part.value, all_at_once.value, rtol=1e-14, atol=1e-14)
         torch.testing.assert_close(part.bound, all_at_once.bound, rtol=1e-12, atol=0)

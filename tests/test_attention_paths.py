@@ -5,7 +5,7 @@ import torch
 from conftest import CPU
 
 import engine.attention_paths
-from engine.attention_cost import extra_memory, with_backward
+from engine.attention_cost import extra_memory, forward_only, with_backward
 from engine.attention_error import errors, reference, within
 from engine.attention_paths import (
     PATHS,
@@ -66,6 +66,9 @@ def test_flex_equals_the_reference_and_has_no_gradient_on_a_cpu():
     found = errors(outcome("flex", inputs, backward=False), reference(inputs)[:1])
     assert within(found), found
     assert "CPU" in why_not("flex", inputs)
+    long = standard(1, 2, 256, 256, 16)  # compiled, which that refusal must not end, it stores no matrix
+    outcome("flex", long, backward=False)
+    assert extra_memory(forward_only("flex", long), CPU) < score_bytes(shape_of(long), torch.float32)
 
 
 def test_why_a_kernel_is_unavailable_is_told_apart_from_other_warnings(monkeypatch):

@@ -53,7 +53,7 @@ def test_ways_to_say_it(arguments, option, value):
     ("arguments", "parts"),
     [
         (["--n_layr=2"], ["--n_layr", "--n_layer"]),
-        (["--n_layer=x"], ["--n_layer", "'x'"]),
+        (["--n_layer=x"], ["--n_layer=x is no whole number"]),
         (["--n_layer=2.5"], ["--n_layer", "2.5"]),
         (["--n_layer"], ["--n_layer"]),
         (["--n_layer=-1"], ["n_layer=-1", "at least 1"]),

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,7 +80,9 @@ def test_without_a_run_config_names_is_trained(capsys, monkeypatch):
     shape = {"n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4}
     monkeypatch.setattr(compare, "read_config", lambda path, read=compare.read_config: compare.replace(read(path), **shape))
     numbers = run_compare("--backends", "manual", "fused", "--dtype=bfloat16")
-    assert "3. In a model: config/names.py after 4 steps (there is no run)" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "3. In a model: config/names.py, as there is no run" in said.out
+    assert "there is no finished run under out" in said.err
     assert float(numbers["same function", "(2, 3, 8, 4)", "fused", "output relative"]) > 1e-4  # in bfloat16
     assert numbers["in a model", "difference", "fused", "identical greedy texts"] == "20"
 
@@ -176,7 +179,11 @@ def test_every_reason_points_to_its_line():
         (["--steps=0"], ["steps=0"]),
         (["--run=nothing"], ["--run=nothing"]),
         (["--csv=no/such/folder.csv"], ["--csv=no/such/folder.csv", "no folder"]),
-        (["--csv=a", "--plot=a"], ["same file"]),
+        (["--csv=numbers.txt"], ["--csv=numbers.txt: only a .csv file", "compare.csv would do"]),
+        (["--backends", "cudnn", "efficient"], ["none of --backends", "cudnn: PyTorch has it for GPUs only"]),
+        (["--backends=math", "flash"], ["flash: an option begins with --"]),
+        (["--steps=x"], ["--steps=x is no whole number"]),
+        (["--threads=1.5"], ["--threads=1.5 must be None or INT"]),
         (["--heads=3"], ["there is no option --heads"]),
     ],
 )
@@ -191,10 +198,36 @@ def test_a_run_whose_data_are_gone_is_refused_at_once(trained, names_file, tmp_p
     monkeypatch.setattr(compare, "same_function", lambda study: pytest.fail("it began to measure"))
     names_file.write_text(names_file.read_text() + "newname\n")
     with pytest.raises(UserError, match="have changed"):
-        compare.main([*SMALL])
+        compare.main([*SMALL, "--run=tiny"])
     names_file.unlink()
     with pytest.raises(UserError, match=r"out/tiny was trained on are gone .*another --run would do"):
-        compare.main([*SMALL])
+        compare.main([*SMALL, "--run=tiny"])
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "settings.json"])
+def test_a_damaged_run_is_refused_at_once_or_passed_over(trained, capsys, file):
+    path = Path("out/tiny") / file
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UserError, match=file):
+        compare.prepare(compare.CompareSettings(run="tiny"))
+    study = compare.prepare(compare.CompareSettings())
+    assert study.trained is None and study.recipe.run == "names"
+    assert f"out/tiny/{file}" in capsys.readouterr().err
+
+
+def test_with_dropout_a_cpu_has_no_fused_kernel_and_that_is_said(trained, capsys):
+    run_compare("--backends", "manual", "fused", "flash", "--dropout=0.2")
+    said = capsys.readouterr().out
+    assert "fused is math there" in said
+    assert "flash, training: unavailable at (2, 3, 8, 4)" in said
+
+
+def test_an_error_that_leaves_no_digit_is_said(capsys):
+    """In bfloat16 the manual path stores scores of 10,000 as multiples of 64."""
+    study = compare.prepare(compare.CompareSettings(shapes=["1,1,2,2"], backends=["manual", "fused"], dtype="bfloat16", device="cpu"))
+    compare.same_function(study)
+    rows = [line for line in capsys.readouterr().out.splitlines() if "scores of 10,000" in line]
+    assert ["hardly a digit" in row for row in rows] == [True, False]
 
 
 def test_mistakes_of_the_whole_program(program):

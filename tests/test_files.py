@@ -1,10 +1,11 @@
 import io
 import os
+from pathlib import Path
 
 import pytest
 
 from engine.errors import UserError
-from engine.files import read_text, replacing, sha256, sha256_of_file, shown, write_text
+from engine.files import output_file, read_text, replacing, sha256, sha256_of_file, shown, write_text
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -57,3 +58,27 @@ def test_what_is_no_text_is_refused_with_its_line():
 def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 3_000_000 + b"y")
     assert sha256_of_file(tmp_path / "a") == sha256(b"x" * 3_000_000 + b"y")
+
+
+def test_output_file(tmp_path, monkeypatch):
+    """What an option may name: a file of the right kind, in a folder that is there; nothing else is ever replaced."""
+    monkeypatch.chdir(tmp_path)
+    otherwise = Path("new") / "folder" / "plot.png"
+    assert output_file("plot", None, otherwise) == otherwise and otherwise.parent.is_dir()
+    assert output_file("plot", "mine.png", otherwise) == Path("mine.png")
+    Path("old.png").write_text("")
+    assert output_file("plot", "old.png", otherwise) == Path("old.png")
+    Path("folder.png").mkdir()
+    for name, complaint in (
+        ("none/mine.png", "no folder none"),
+        ("folder.png", "only a .png file"),
+        ("settings.json", "only a .png file can be written; plot.png would do"),
+        ("/dev/null", "only a .png file"),
+    ):
+        with pytest.raises(UserError, match=f"--plot={name}.*{complaint}"):
+            output_file("plot", name, otherwise)
+    with pytest.raises(UserError, match=r"cannot write to old.png/x: .*choose another place with --plot"):
+        output_file("plot", None, Path("old.png/x/plot.png"))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(UserError, match="cannot write to .*choose another place"):
+        output_file("plot", "mine.png", otherwise)
