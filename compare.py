@@ -330,7 +330,7 @@ def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], str]) 
     print(table(("shape", "path", *columns), rows))
     print(
         f"""
-training       forward and backward; the last four columns are of it
+training       forward and backward, as are extra MiB and GFLOP/s
 x manual       how many times as fast as the manual path
 extra MiB      tensors held at most beyond the inputs: {"PyTorch's allocator keeps a mark" if gpu else "the profiler hears of each one"}
 T x T, MiB     one matrix of B H T T scores, counted
