@@ -30,16 +30,14 @@ from tqdm import tqdm
 import train
 from config.command_line import parse, read_config
 from config.settings import Range, Settings
-from data.batches import Batch
 from engine import checkpoint
 from engine.attention_cost import WAYS, Cost, cost_of, useful_flops
 from engine.attention_error import TENSORS, Truth, errors, reference, within
+from engine.attention_in_model import InModel, by_path, gaps, largest
 from engine.attention_paths import PATHS, Case, Shape, Unavailable, free_memory, hard_cases, outcome, random_inputs, score_bytes
 from engine.device import gpu_peak, matmul_rate, pick_device, pick_dtype, pick_machine
 from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
-from engine.generation import generate
-from engine.sampling import Choice
 from engine.tables import table
 from model import GPT
 
@@ -349,17 +347,6 @@ of the peak    {peak / 1e9:,.0f} GFLOP/s, {"by the data sheet" if gpu_peak(study
 # 3. In a model
 
 
-class InModel(NamedTuple):
-    """What one path makes of a model."""
-
-    loss: float  # of a validation batch
-    logits: torch.Tensor  # (B, T, V)
-    gradients: list[torch.Tensor]
-    texts: list[list[int]]  # greedy
-    losses: list[float]  # of each step of training
-    seconds: list[float]  # of each step
-
-
 def in_a_model(study: Study) -> tuple[list[Record], dict[str, list[float]]]:
     """The third table, and the loss of every training step by path."""
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:  # what train.py says and keeps
@@ -374,10 +361,7 @@ def in_a_model(study: Study) -> tuple[list[Record], dict[str, list[float]]]:
     model = study.model or run.model
     batch = next(iter(run.loaders["val"].once())).to(study.device)
     opening = run.data.meta.get("opening", [run.data.tokenizer.boundary_id])
-    manual, fused = (
-        InModel(*with_path(model, path, batch), greedy_texts(model, path, opening), *numbers)
-        for path, numbers in zip(runs, training, strict=True)
-    )
+    manual, fused = (by_path(model, path, batch, opening, *numbers) for path, numbers in zip(runs, training, strict=True))
     what = f"the weights of {study.trained}" if study.trained else "config/names.py, as there is no run: its weights after these steps"
     print(f"\n3. In a model: {what}, in float32;")
     print(f"{study.settings.steps} steps of training from one seed, on {run.machine}, without dropout\n")
@@ -411,54 +395,25 @@ def train_side_by_side(runs: list[train.Run], steps: int) -> list[tuple[list[flo
     return told
 
 
-def with_path(model: GPT, path: str, batch: Batch) -> tuple[float, torch.Tensor, list[torch.Tensor]]:
-    """Loss, logits and gradients of the same weights by one path."""
-    model.config.attention = path
-    model.eval()
-    logits, loss = model(batch.idx, batch.targets, batch.positions)
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    return loss.item(), logits.detach(), list(gradients)
-
-
-def greedy_texts(model: GPT, path: str, opening: list[int], count: int = 20) -> list[list[int]]:
-    """The likeliest continuation of the opening and one more token, for up to `count` tokens spread over the vocabulary."""
-    model.config.attention = path
-    tokens = torch.linspace(0, model.config.vocab_size - 1, min(count, model.config.vocab_size)).long().tolist()
-    prompts = [[*opening, token] for token in tokens]
-    texts: list[list[int]] = [[] for _ in prompts]
-    for token in generate(model, prompts, min(64, max(1, model.config.block_size - len(prompts[0]))), Choice(temperature=0)):
-        texts[token.row].append(token.id)
-    return texts
-
-
 def compare_models(manual: InModel, fused: InModel) -> tuple[list[list[str]], list[Record]]:
     """The rows of the third table, and its records."""
-    logits = float((manual.logits - fused.logits).abs().max())
-    gradients = max(float((a - b).abs().max()) for a, b in zip(manual.gradients, fused.gradients, strict=True))
-    same = sum(a == b for a, b in zip(manual.texts, fused.texts, strict=True))
+    gap = gaps(manual, fused)
     ms = [1e3 * median(path.seconds) for path in (manual, fused)]
-    gaps = [abs(a - b) for a, b in zip(manual.losses, fused.losses, strict=True)]
-    steps = len(gaps)
+    faster = f"{'fused' if ms[1] < ms[0] else 'manual'} {max(ms) / min(ms):.2f} times as fast"
     rows = [
         ["loss on a validation batch", f"{manual.loss:.6f}", f"{fused.loss:.6f}", f"{abs(manual.loss - fused.loss):.1e}"],
-        ["largest logit", *(f"{float(path.logits.abs().max()):.4f}" for path in (manual, fused)), f"up to {logits:.1e}"],
-        [
-            "largest gradient",
-            *(f"{max(float(g.abs().max()) for g in path.gradients):.4f}" for path in (manual, fused)),
-            f"up to {gradients:.1e}",
-        ],
-        ["greedy texts", str(len(manual.texts)), str(len(fused.texts)), f"{same} identical"],
-        [
-            "ms a training step (median)",
-            *(f"{number:.2f}" for number in ms),
-            f"{'fused' if ms[1] < ms[0] else 'manual'} {max(ms) / min(ms):.2f} times as fast",
-        ],
+        ["largest logit", *(f"{largest([path.logits]):.4f}" for path in (manual, fused)), f"up to {gap.logits:.1e}"],
+        ["largest gradient", *(f"{largest(path.gradients):.4f}" for path in (manual, fused)), f"up to {gap.gradients:.1e}"],
+        ["greedy texts", str(len(manual.texts)), str(len(fused.texts)), f"{gap.identical_texts} identical"],
+        ["ms a training step (median)", *(f"{number:.2f}" for number in ms), faster],
     ]
+    steps = len(gap.losses)
     for step in sorted({1, *(max(1, steps * i // 4) for i in range(1, 5))}):
         i = step - 1
-        rows.append([f"training loss, step {step}", f"{manual.losses[i]:.4f}", f"{fused.losses[i]:.4f}", f"{gaps[i]:.1e}"])
-    rows.append(["largest gap of the training losses", "", "", f"{max(gaps):.1e} at step {gaps.index(max(gaps)) + 1}"])
-    numbers = {"logits": logits, "gradients": gradients, "identical greedy texts": same, "training losses": max(gaps)}
+        rows.append([f"training loss, step {step}", f"{manual.losses[i]:.4f}", f"{fused.losses[i]:.4f}", f"{gap.losses[i]:.1e}"])
+    highest = max(gap.losses)
+    rows.append(["largest gap of the training losses", "", "", f"{highest:.1e} at step {gap.losses.index(highest) + 1}"])
+    numbers = {"logits": gap.logits, "gradients": gap.gradients, "identical greedy texts": gap.identical_texts, "training losses": highest}
     records = [Record("in a model", "difference", "fused", measure, value) for measure, value in numbers.items()]
     for path, found in (("manual", manual), ("fused", fused)):
         records += [Record("in a model", "weights", path, "loss", found.loss)]

@@ -11,6 +11,7 @@ from conftest import ROOT, assert_one_line, train
 import compare
 import engine.attention_paths
 from engine.attention_error import reference
+from engine.attention_in_model import InModel
 from engine.attention_paths import Shape, hard_cases, random_inputs
 from engine.errors import UserError
 from model import CausalSelfAttention
@@ -132,21 +133,15 @@ def test_an_empty_row_that_is_not_as_documented_is_found():
     assert records[-1].value is False and "does NOT get 0" in row[-1]
 
 
-def test_both_paths_of_a_model_are_told_apart(trained):
-    """A model whose paths differ is reported so."""
-    model = compare.checkpoint.load_model(compare.checkpoint.find_run("tiny"), torch.device("cpu"))
-    losses = [1.0, 2.0]
-    idx = torch.randint(model.config.vocab_size, (3, 8))
-    batch = compare.Batch(idx, idx, None, idx.numel(), idx.numel())
-    manual = compare.InModel(*compare.with_path(model, "manual", batch), compare.greedy_texts(model, "manual", [0]), losses, [0.1, 0.3])
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(1e-3 * torch.randn_like(weight))
-    other = compare.InModel(*compare.with_path(model, "fused", batch), [[0]] * len(manual.texts), [1.0, 2.5], [0.05, 0.15])
+def test_paths_that_differ_in_a_model_are_told_apart():
+    numbers = [torch.tensor([[0.25, -1.0]])]
+    manual = InModel(2.0, numbers[0], numbers, [[1, 2], [3]], [1.0, 2.0], [0.1, 0.3])
+    other = InModel(2.5, numbers[0] + 0.5, [numbers[0] * 2], [[1, 2], [4]], [1.0, 2.5], [0.05, 0.15])
     rows, records = compare.compare_models(manual, other)
     told = {record.measure: record.value for record in records if record.case == "difference"}
-    assert told["logits"] == (manual.logits - other.logits).abs().max().item() > 1e-4
-    assert told["gradients"] > 1e-6 and told["identical greedy texts"] == 0 and told["training losses"] == 0.5
+    assert told == {"logits": 0.5, "gradients": 1.0, "identical greedy texts": 1, "training losses": 0.5}
+    assert ["loss on a validation batch", "2.000000", "2.500000", "5.0e-01"] in rows
+    assert ["largest gradient", "1.0000", "2.0000", "up to 1.0e+00"] in rows
     assert ["ms a training step (median)", "200.00", "100.00", "fused 2.00 times as fast"] in rows
     assert rows[-1][-1] == "5.0e-01 at step 2"
 
