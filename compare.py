@@ -1,6 +1,6 @@
 """Manual against fused attention: the same function, at another cost: python compare.py [--option=value ...]
 
-    python compare.py                                       a minute on two CPU cores
+    python compare.py                                       half a minute on two CPU cores
     python compare.py --dtype=bfloat16 --backends manual flash math
     python compare.py --shapes 1,12,4096,64 8,6,512,64 --threads=1
     python compare.py --run=names --compile                 in a compiled model
@@ -97,6 +97,7 @@ class Study(NamedTuple):
 
     settings: CompareSettings
     device: torch.device
+    place: str  # the same in words
     dtype: torch.dtype
     shapes: list[Shape]
     trained: Path | None  # the folder of a run; None: there is none
@@ -111,7 +112,7 @@ Costs = dict[tuple[Shape, str, str], Cost]  # by shape, path and way
 
 def main(arguments: list[str]) -> None:
     study = prepare(parse(CompareSettings, arguments, description=__doc__))
-    print(f"on {place(study)}, {name(study.dtype)}, torch {torch.__version__}")
+    print(f"on {study.place}, {name(study.dtype)}, torch {torch.__version__}")
     same = same_function(study)
     costs, missing = measure_costs(study)
     priced = show_costs(study, costs, missing)
@@ -143,7 +144,7 @@ def prepare(settings: CompareSettings) -> Study:
             raise
         print(f"note: {error}; the third table takes config/names.py", file=sys.stderr)
         trained, recipe, model = None, read_config(ROOT / "config" / "names.py"), None
-    return Study(settings, device, dtype, shapes, trained, model, recipe, numbers, picture)
+    return Study(settings, device, in_words(device), dtype, shapes, trained, model, recipe, numbers, picture)
 
 
 def recipe_of(folder: Path) -> Settings:
@@ -175,10 +176,10 @@ def read_shape(text: str, head_dim: int | None, device: torch.device) -> Shape:
     return Shape(B, H, T, T, D)
 
 
-def place(study: Study) -> str:
-    """What computes, in words."""
-    if study.device.type == "cuda":
-        return torch.cuda.get_device_name(study.device)
+def in_words(device: torch.device) -> str:
+    """What computes."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     return f"cpu, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
 
 
@@ -378,7 +379,8 @@ def training_recipe(study: Study) -> tuple[Settings, str]:
     without = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0, "ema": 0.0}
     alone = {"resume": False, "shard": False, "tensorboard": False, "wandb": False}
     recipe = replace(study.recipe, **asked, **without, **alone, attention="auto")
-    machine = pick_machine(recipe, recipe.model_config(vocab_size=1024), {})
+    config = study.model.config if study.model else recipe.model_config(vocab_size=27)  # of config/names.py
+    machine = pick_machine(recipe, config, {})
     return replace(recipe, dtype=name(machine.dtype), threads=machine.threads, compile=machine.compile), machine.attention
 
 
@@ -501,7 +503,7 @@ def draw(study: Study, costs: Costs, losses: dict[str, list[float]]) -> None:
                 axes.plot([point[0] for point in points], [point[i] * unit for point in points], label=f"{path}, {way}", **style)
     lengths = [shape.T for shape in shapes]
     matrix = [score_bytes(shape, study.dtype) / MIB for shape in shapes]
-    memory_axes.plot(lengths, matrix, "--", marker=".", color="0.5", label="one T x T matrix a head, counted")
+    memory_axes.plot(lengths, matrix, "--", marker=".", color="0.5", label="one matrix of B H T T scores, counted")
     for axes, unit, title in ((time_axes, "time of a call (ms)", "Time"), (memory_axes, "extra memory (MiB)", "Memory")):
         axes.set(xscale="log", yscale="log", xlabel="T (tokens)", ylabel=unit, title=title)
         axes.set_xticks(lengths, [f"{T:,}" for T in lengths])
@@ -517,7 +519,7 @@ def draw(study: Study, costs: Costs, losses: dict[str, list[float]]) -> None:
     loss_axes.grid(alpha=0.3)
     loss_axes.legend(fontsize=8)
     B, H, _, _, D = study.shapes[-1]
-    figure.suptitle(f"Attention of {B} x {H} heads of {D} channels, {name(study.dtype)}, on {place(study)}", fontsize=11)
+    figure.suptitle(f"Attention of {B} x {H} heads of {D} channels, {name(study.dtype)}, on {study.place}", fontsize=11)
     with replacing(study.picture) as temporary:
         figure.savefig(temporary, format="png", dpi=130)
 
