@@ -378,6 +378,10 @@ class GPT(nn.Module):
         """
         return self._head(self._hidden(idx, None, caches, start)[:, -1])
 
+    def caches(self, rows: int, slots: int) -> list[KVCache]:
+        """One a layer, without tokens yet, for `next_logits`."""
+        return [KVCache.zeros(rows, slots, self.config, self.transformer.wte.weight) for _ in self.transformer.h]
+
     def _hidden(self, idx: Tensor, positions: Tensor | None = None, caches: list[KVCache] | None = None, start: int | Tensor = 0) -> Tensor:
         """(B, T) -> (B, T, C): everything but the output layer. `caches` and `start` as in `next_logits`."""
         T = idx.size(1)
@@ -447,8 +451,8 @@ class GPT(nn.Module):
         self._check_ids("token", idx, 0)
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         draws = uniform_draws(seed, range(len(idx)), max_new_tokens).to(idx.device)  # (B, max_new_tokens)
-        size, weight = self.config.block_size, self.transformer.wte.weight
-        caches = [KVCache.zeros(len(idx), size, self.config, weight) for _ in self.transformer.h] if use_cache else None
+        size = self.config.block_size
+        caches = self.caches(len(idx), size) if use_cache else None
         cached = 0  # how many tokens the caches hold
         was_training = self.training
         self.eval()

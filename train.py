@@ -39,7 +39,8 @@ from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rat
 from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
 from engine.writing import continuations, only_new, page
-from model import GPT
+from zoo.ladder import LadderModel
+from zoo.models import Model, make
 
 
 @dataclass
@@ -74,8 +75,8 @@ class Run:
     machine: Machine
     data: Prepared
     loaders: dict[str, RowLoader | StreamLoader | Ahead]  # by split
-    model: GPT
-    average: GPT | None  # of the weights over the steps, if there is to be one
+    model: Model
+    average: Model | None  # of the weights over the steps, if there is to be one
     forward: Callable  # the model, or a compiled or distributed one with the same weights
     optimizers: list[torch.optim.Optimizer]
     scaler: torch.amp.GradScaler  # lifts the gradients of float16 above its smallest number; does nothing for other types
@@ -87,7 +88,7 @@ class Run:
     unread: list[Step] = field(default_factory=list)  # steps since the last look at their numbers
 
     @property
-    def best(self) -> GPT:
+    def best(self) -> Model:
         """The model that is evaluated, kept and sampled from."""
         return self.average or self.model
 
@@ -111,6 +112,8 @@ def start(settings: Settings) -> Run:
     settings.check_data_options()
     check_packages(settings)
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
+    if settings.shard and settings.model != "gpt":
+        raise UserError(f"--shard is for model=gpt; model={settings.model} fits anywhere")
     world = join_world()
     with world.one_first():
         data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
@@ -123,8 +126,11 @@ def start(settings: Settings) -> Run:
     loaders = {split: make_loader(split, data, settings, machine, world) for split in data.tokens}
 
     torch.manual_seed(settings.seed)
-    model = GPT(config).to(machine.device)
+    model = make(config).to(machine.device)
     model.config.attention = machine.attention
+    counting = isinstance(model, LadderModel) and model.counts
+    if counting:
+        model.count(torch.from_numpy(data.tokens["train"].astype("int64")).to(machine.device))
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
     if settings.shard and world.size == 1:
@@ -135,7 +141,7 @@ def start(settings: Settings) -> Run:
     forward = try_to_compile(forward, model, machine, loaders["train"], world)
     for note in machine.notes:
         print(f"note: {note}")
-    optimizers = make_optimizers(model, settings, machine.dtype)
+    optimizers = [] if counting else make_optimizers(model, settings, machine.dtype)
     scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
     if world.rank:
         torch.manual_seed(settings.seed + world.rank)  # for its dropout
@@ -202,10 +208,11 @@ def loop(run: Run) -> None:
     """
     settings, progress = run.settings, run.progress
     silent = True if run.world.rank else None  # None: where there is no terminal
-    bar = tqdm(total=settings.max_steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=silent)
+    steps = settings.max_steps if run.optimizers else 0  # a model that counts has learned already
+    bar = tqdm(total=steps, initial=progress.step, unit="step", dynamic_ncols=True, disable=silent)
     since = (progress.n_targets, progress.seconds)  # of the last row of the log
     with StopRequest() as stop, bar:
-        while progress.step < settings.max_steps and not (settings.patience and progress.no_better >= settings.patience):
+        while progress.step < steps and not (settings.patience and progress.no_better >= settings.patience):
             began = time.perf_counter()
             row = training_step(run)
             stopping = run.world.highest(stop.signum or 0)  # a signal may reach one process a step before another
@@ -231,7 +238,7 @@ def loop(run: Run) -> None:
             if stopping:
                 bar.write(f"stopped at step {progress.step}; to go on, give the same command with --resume")
                 raise Stopped(stopping)
-        if progress.evaluated < progress.step:  # resumed with a max_steps that lay behind it
+        if progress.evaluated < progress.step or not run.optimizers:  # resumed with a max_steps that lay behind it; or counted
             row = {"step": progress.step, "epoch": run.loaders["train"].epoch, "val_loss": evaluate_and_save(run)}
             if run.log:
                 run.log.add(**row)
@@ -428,7 +435,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
         "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
         "parameters": run.model.num_parameters(),
-        "tokens_per_second": (speed := progress.n_targets / progress.seconds),
+        "tokens_per_second": (speed := progress.n_targets / progress.seconds if progress.seconds else 0.0),
         "mfu": utilization(run, speed),
         "peak_memory_bytes": peak_memory(run.machine.device),
         "training_seconds": progress.seconds,

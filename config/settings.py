@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from engine.errors import UserError
 from model import GPTConfig
+from zoo.ladder import LadderConfig
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     dataset: Literal["names", "odyssey", "text"] = "names"
     """Which folder of data/ prepares the text."""
 
+    model: Literal["gpt", "uniform", "bigram", "mlp", "attention", "transformer", "ngram"] = "gpt"
+    """The GPT of model.py, or one of the simpler models that lead up to it (zoo/ladder.py, zoo/ngram.py)."""
     block_size: Annotated[int, Range(1)] = 256
     """Longest context, in tokens."""
     n_layer: Annotated[int, Range(1)] = 4
@@ -121,6 +124,12 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     """Attention heads in a block."""
     n_embd: Annotated[int, Range(1)] = 128
     """Channels of a token, a multiple of n_head."""
+    n_hidden: Annotated[int, Range(1)] = 128
+    """mlp, attention: units of the hidden layer."""
+    smoothing: Annotated[float | None, Range(0)] = 1.0
+    """bigram: added to every count; None: learn the table by gradient descent instead."""
+    order: Annotated[int, Range(1, 10)] = 5
+    """ngram: characters that are counted together, the one to come included."""
     dropout: Annotated[float, Range(0, 1, below_high=True)] = 0.0
     """Share of activations set to zero in training, of what each branch adds."""
     attention_dropout: Annotated[float | None, Range(0, 1, below_high=True)] = None
@@ -209,15 +218,16 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
             if f.name not in own and getattr(self, f.name) != f.default:
                 raise UserError(f"{f.name}={getattr(self, f.name)} means nothing for dataset={self.dataset}; leave it out")
 
-    def model_config(self, vocab_size: int) -> GPTConfig:
+    def model_config(self, vocab_size: int) -> GPTConfig | LadderConfig:
         """The model these settings describe. Raises UserError for a shape that cannot work."""
-        options = {f.name: getattr(self, f.name) for f in fields(GPTConfig)}
+        kind = GPTConfig if self.model == "gpt" else LadderConfig
+        options = {f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name)}
         options["vocab_size"] = vocab_size
         options["attention"] = "fused" if self.attention == "auto" else self.attention
-        if self.pad_vocab_to is None:
+        if self.model == "gpt" and self.pad_vocab_to is None:
             options["pad_vocab_to"] = 64 if vocab_size > 1024 else 1
         try:
-            return GPTConfig(**options)
+            return GPTConfig(**options) if self.model == "gpt" else LadderConfig(self.model, **options)
         except ValueError as error:
             raise UserError(str(error)) from None
 

@@ -22,7 +22,8 @@ from engine.errors import UserError, nearest
 from engine.files import replacing, write_text
 from engine.optimizer import Muon
 from engine.parallel import like, whole
-from model import GPT, GPTConfig
+from model import GPT
+from zoo.models import Config, Model, config_from, make
 
 WEIGHTS = "model.safetensors"
 STATE = Path("last") / "state.pt"
@@ -94,7 +95,7 @@ def find_run(run: str | None, out_dir: str = "out") -> Path:
     raise UserError(f"--run={run}: no run of that name under {out_dir}{nearest(run, names)}; {there}")
 
 
-def save_settings(folder: Path, settings: Settings, config: GPTConfig, data: dict, ran: dict[str, Any], step: int) -> None:
+def save_settings(folder: Path, settings: Settings, config: Config, data: dict, ran: dict[str, Any], step: int) -> None:
     """settings.json: every option as it ran, the model's shape, the data, what "auto" was decided to be (`ran`), and on what
     it ran: one entry of `sessions` for the start and each resume."""
     session = {
@@ -155,14 +156,14 @@ def ran_before(folder: Path) -> dict[str, Any]:
     return read_settings(folder).get("ran", {"device": "cpu", "dtype": "float32", "compile": False})
 
 
-def save_weights(folder: Path, weights: dict[str, torch.Tensor], config: GPTConfig) -> None:
+def save_weights(folder: Path, weights: dict[str, torch.Tensor], config: Config) -> None:
     """model.safetensors, under GPT-2's parameter names. A tied head is stored once, as transformer.wte.weight."""
     weights = {name: tensor.contiguous() for name, tensor in weights.items() if not (config.tied_head and name == "lm_head.weight")}
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(safetensors.torch.save(weights))
 
 
-def load_weights(folder: Path, model: GPT) -> None:
+def load_weights(folder: Path, model: Model) -> None:
     """Fill the model, on whatever device it is, from model.safetensors. Raises UserError for a file that does not fit it."""
     path = folder / WEIGHTS
     try:
@@ -176,17 +177,17 @@ def load_weights(folder: Path, model: GPT) -> None:
         raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None
 
 
-def load_model(folder: Path, device: torch.device) -> GPT:
+def load_model(folder: Path, device: torch.device) -> Model:
     """The trained model of a run, ready to evaluate and sample."""
     try:
-        model = GPT(GPTConfig(**read_settings(folder)["model"]))
+        model = make(config_from(read_settings(folder)["model"]))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{folder / 'settings.json'} describes no model of this version ({error}); train the run again") from None
     load_weights(folder, model)
     return model.to(device).eval()
 
 
-def load_run(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+def load_run(folder: Path, device: torch.device) -> tuple[Model, Tokenizer]:
     """The trained model of a run and its tokenizer. Raises UserError when they do not belong together."""
     model, tokenizer = load_model(folder, device), tokenizers.load(folder / "tokenizer.json")
     if tokenizer.vocab_size != model.config.vocab_size:
@@ -204,7 +205,7 @@ def opening(folder: Path, description: dict[str, Any], tokenizer: Tokenizer) -> 
     return ids
 
 
-def fill(model: GPT, weights: dict[str, torch.Tensor]) -> None:
+def fill(model: Model, weights: dict[str, torch.Tensor]) -> None:
     """Set the model's parameters, which may be spread over processes, to these whole ones."""
     parameters = model.state_dict()
     model.load_state_dict({name: like(tensor, parameters.get(name, tensor)) for name, tensor in weights.items()})

@@ -18,7 +18,8 @@ from config.settings import Settings
 from data.batches import Ahead, RowLoader, StreamLoader
 from engine.errors import UserError
 from engine.parallel import World
-from model import GPT, GPTConfig
+from model import GPT
+from zoo.models import Config, make
 
 # dense bfloat16 (float16 where there is none) matrix products of the tensor cores, in FLOP/s, from the makers' data sheets
 # the longer of two names that begin alike comes first
@@ -65,13 +66,13 @@ class Machine:
         return {**shown, "attention": self.attention, "threads": self.threads, "compile": self.compile}
 
 
-def pick_machine(settings: Settings, config: GPTConfig, before: dict[str, Any]) -> Machine:
+def pick_machine(settings: Settings, config: Config, before: dict[str, Any]) -> Machine:
     """Decide what is "auto": as `before` (what the run to resume decided), on the same kind of device, else what is fastest."""
     device = pick_device(settings.device)
     before = before if before.get("device") == device.type else {}
     tokens = settings.batch_size * config.block_size
     with torch.device("meta"):
-        flops = GPT(config).flops_per_token() * tokens  # of a batch
+        flops = make(config).flops_per_token() * tokens  # of a batch
     threads = settings.threads or before.get("threads") or pick_threads(flops)
     torch.set_num_threads(threads)  # for the measurements
     name = before.get("dtype", "auto") if settings.dtype == "auto" else settings.dtype
@@ -82,7 +83,9 @@ def pick_machine(settings: Settings, config: GPTConfig, before: dict[str, Any]) 
         short = device.type == "cpu" and dtype == torch.bfloat16 and config.block_size <= 512
         attention = "manual" if short else "fused"
     peak = gpu_peak(device) or matmul_rate(dtype, device, 1024, 256)
-    if settings.compile == "auto" and "compile" in before:
+    if settings.model != "gpt":
+        compiling = False  # the models of the zoo are small
+    elif settings.compile == "auto" and "compile" in before:
         compiling = before["compile"]
     else:
         compiling, note = pick_compile(settings, device, flops * settings.grad_accum * settings.max_steps / peak)

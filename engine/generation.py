@@ -63,7 +63,7 @@ def generate(
     if context == "slide" and model.config.position != "rotary":
         raise ValueError("context='slide' needs rotary positions; context='exact' works with learned ones")
     rows_at_once = min(rows_at_once, max(1, CACHE_BYTES // row_bytes(model)))
-    step = compiled_step(model.transformer.wte.weight.device.type) if compiled else None
+    step = compiled_step(device_of(model).type) if compiled else None
     prompts, wide = iter(prompts), 0
     with evaluating(model):
         while some := [list(prompt) for prompt in islice(prompts, rows_at_once)]:
@@ -157,7 +157,11 @@ def check_prompts(model: GPT, prompts: list[list[int]]) -> None:
 
 def row_bytes(model: GPT) -> int:
     """What the keys and values of one row take at most."""
-    return 2 * model.config.n_layer * model.config.n_embd * model.config.block_size * model.transformer.wte.weight.element_size()
+    return model.config.block_size * sum(tensor.nbytes for cache in model.caches(1, 1) for tensor in cache)
+
+
+def device_of(model: GPT) -> torch.device:
+    return model.caches(1, 1)[0].k.device
 
 
 # ------------------------------------------------------------------------------------------------------------------------
@@ -201,8 +205,7 @@ class Rows:
         slide: bool = False,
         step: Step | None = None,
     ) -> None:
-        weight = model.transformer.wte.weight
-        self.model, self.slide, self.step, self.device = model, slide, step, weight.device
+        self.model, self.slide, self.step, self.device = model, slide, step, device_of(model)
         self.size = model.config.block_size
         self.prompts = [prompt[-self.size :] for prompt in prompts]
         self.lengths = [len(prompt) for prompt in self.prompts]
@@ -211,7 +214,7 @@ class Rows:
         self.checked: int | None = None
         longest = max(self.lengths) + max_new_tokens
         slots = self.size if step else min(self.size, longest)
-        self.caches = [KVCache.zeros(len(prompts), slots, model.config, weight) for _ in model.transformer.h]
+        self.caches = model.caches(len(prompts), slots)
         self.newest = torch.tensor([prompt[-1] for prompt in prompts], device=self.device)  # (B,)
         self.tokens: Tensor | None = None  # (B, block_size) the last ones of each row, where rows may become full
         if longest > self.size and not slide:
@@ -325,7 +328,7 @@ def lay_out(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False).data = parameter.data.to(dtype)  # the tables of rotary angles stay as exact as they are
-    if next(model.parameters()).device.type == "cpu":
+    if isinstance(model, GPT) and device_of(model).type == "cpu":
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone(), requires_grad=False)  # not the table of embeddings
         for layer in model.modules():
             if isinstance(layer, torch.nn.Linear) and layer.out_features > layer.in_features:

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from model import GPT, KVCache, document_mask, fused_attention, manual_attention, merge_heads, split_heads
 
-KINDS = ("uniform", "bigram", "mlp", "attention", "transformer")
+KINDS = ("uniform", "bigram", "mlp", "attention", "transformer", "ngram")
 
 
 @dataclass
 class LadderConfig:
     """The shape of a model. Raises ValueError for one that cannot work."""
 
-    kind: Literal["uniform", "bigram", "mlp", "attention", "transformer"]
+    kind: Literal["uniform", "bigram", "mlp", "attention", "transformer", "ngram"]
     block_size: int = 16  # longest context, in tokens
     vocab_size: int = 27
     n_embd: int = 3
@@ -38,8 +38,8 @@ class LadderConfig:
     smoothing: float | None = 1.0  # bigram: added to every count; None: the table is learned instead
     order: int = 5  # ngram: characters, the one to come included
     attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers, as in GPTConfig
-    position: Literal["learned"] = "learned"  # context=slide is for rotary ones
-    tied_head: Literal[False] = False
+    position = "learned"  # of all of them, as GPTConfig has it
+    tied_head = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -47,7 +47,7 @@ class LadderConfig:
         for name in ("block_size", "vocab_size", "n_embd", "n_hidden", "n_head", "n_layer", "order"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.n_embd % self.n_head:
+        if self.kind == "transformer" and self.n_embd % self.n_head:
             fit = max(self.n_head, self.n_embd // self.n_head * self.n_head)
             raise ValueError(f"n_embd={self.n_embd} does not divide by n_head={self.n_head}; n_embd={fit} would fit")
         if self.smoothing is not None and not 0 <= self.smoothing < math.inf:
@@ -228,8 +228,3 @@ def attend(qkv: Tensor, n_head: int, positions: Tensor, path: str) -> Tensor:
 
 
 MODELS = {"uniform": Uniform, "bigram": Bigram, "mlp": SequenceMLP, "attention": AttentionMLP, "transformer": Transformer}
-
-
-def make(config: LadderConfig) -> LadderModel:
-    """The model of this shape, with the initial weights PyTorch gives its layers."""
-    return MODELS[config.kind](config)

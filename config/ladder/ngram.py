@@ -1,0 +1,8 @@
+"""The last four characters, counted: interpolated Kneser-Ney, the strongest that counting can do. A step of the ladder: python ladder.py trains all."""
+
+model = "ngram"
+order = 5
+
+dataset = "names"
+block_size = 32
+batch_size = 32

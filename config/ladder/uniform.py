@@ -1,0 +1,7 @@
+"""Nothing: every character is as likely as any other. A step of the ladder: python ladder.py trains all."""
+
+model = "uniform"
+
+dataset = "names"
+block_size = 32
+batch_size = 32
