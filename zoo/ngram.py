@@ -110,7 +110,7 @@ def discounts(counts: Tensor) -> Tensor:
         return usual  # too little data to estimate from, or, in order 1, too few letters
     Y = n1 / (n1 + 2 * n2)
     D = torch.tensor([0, 1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3], dtype=torch.float64)
-    return torch.where((D > 0) & (D <= torch.arange(4)), D, usual)  # odd counts of counts can ask for less than nothing
+    return torch.where((D > 0) & (torch.arange(4) >= D), D, usual)  # odd counts of counts can ask for less than nothing
 
 
 def interpolate(counts: Tensor, row: Tensor, following: Tensor, backoff: Tensor) -> Tensor:
