@@ -143,9 +143,15 @@ def test_before_counting_every_character_is_as_likely_as_any_other():
     assert model.caches(2, 8)[0].k.device.type == "cpu"
 
 
+def test_all_of_it_moves_with_the_model():
+    model = counted(FEW, 3).to("meta")
+    assert {value.device.type for value in model.state_dict().values()} == {"meta"}
+    assert model.caches(2, 8)[0].k.device.type == "meta"
+
+
 def test_it_beats_the_bigram_on_real_names_and_longer_contexts_help(tmp_path):
     data = prepare(NamesSettings(prepared_dir=str(tmp_path)))
-    train, val = (torch.cat([torch.as_tensor(part).long() for part in data.tokens[name]]) for name in ("train", "val"))
+    train, val = (torch.as_tensor(data.tokens[part]).long() for part in ("train", "val"))
 
     def loss(model):
         model.count(train)
