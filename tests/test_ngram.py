@@ -151,7 +151,7 @@ def test_all_of_it_moves_with_the_model():
 
 def test_it_beats_the_bigram_on_real_names_and_longer_contexts_help(tmp_path):
     data = prepare(NamesSettings(prepared_dir=str(tmp_path)))
-    train, val = (torch.as_tensor(data.tokens[part]).long() for part in ("train", "val"))
+    train, val = (torch.tensor(data.tokens[part]).long() for part in ("train", "val"))
 
     def loss(model):
         model.count(train)
