@@ -2,8 +2,11 @@
 
     python visualize.py attention --run=names --text=john            where each token looks, in every layer and head
     python visualize.py attention --text=john --layer=0 --head=2     in one of them
+    python visualize.py embeddings --run=names                       where the tokens lie; whether vowels lie together
+    python visualize.py bigram                                       which character follows which in the list of names
+    python visualize.py bigram --source=cities.txt                   in another list; --run=RUN: in a bigram model
 
-It writes a picture, and a page for the browser that tells the weight of the cell you point at.
+It writes a picture, and of attention and embeddings a page for the browser, which tells about what you point at.
 """
 
 import sys
@@ -11,17 +14,25 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
 
 from config.command_line import parse
-from config.settings import Range
+from config.settings import NamesSettings, Range
+from data.names.prepare import prepare
 from data.tokenizers import Tokenizer
-from engine import attention_map, checkpoint
+from engine import attention_map, bigram_map, checkpoint, embedding_map
 from engine.device import pick_device
 from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
 from engine.trace import token_name
 from engine.writing import encode_prompt
+from zoo.ladder import Bigram
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass
@@ -44,6 +55,34 @@ class AttentionSettings:
     """Folder of the run folders."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto: a GPU when there is one."""
+
+
+@dataclass
+class EmbeddingsSettings:
+    """All options of visualize.py embeddings."""
+
+    picture: str | None = None
+    """File for the picture (PNG); None: embeddings.png in the run folder."""
+    page: str | None = None
+    """File for the page (HTML); None: embeddings.html in the run folder."""
+    run: str | None = None
+    """Name of a run under out_dir, or its folder; None: the newest."""
+    out_dir: str = "out"
+    """Folder of the run folders."""
+
+
+@dataclass
+class BigramSettings:
+    """All options of visualize.py bigram."""
+
+    source: str | None = None
+    """List of names to count in; None: the bundled one."""
+    run: str | None = None
+    """Name of a run of a bigram model under out_dir, or its folder: its own table."""
+    picture: str | None = None
+    """File for the picture (PNG); None: bigram.png in out_dir."""
+    out_dir: str = "out"
+    """Folder of the run folders."""
 
 
 def main(arguments: list[str]) -> None:
@@ -80,13 +119,18 @@ def attention(arguments: list[str]) -> None:
     tokens = [token_name(i, tokenizer) for i in ids]
     title = f"{folder.name}: {' '.join(settings.text.split())}"
     figure = attention_map.draw(weights, tokens, layers, heads, title)
+    save(figure, picture, "; the page shows them")
+    write_text(page, attention_map.page(weights, tokens, layers, heads, title))
+    print(f"the picture is {picture}\nthe page is {page}\n{attention_map.MEANING}")
+
+
+def save(figure: "Figure", picture: Path, remedy: str = "") -> None:
+    """Write the picture. Says so where its font lacks characters, and the remedy."""
     with warnings.catch_warnings(record=True) as said, replacing(picture) as temporary:
         warnings.simplefilter("always")
         figure.savefig(temporary, format="png", dpi=130)
     if any("Glyph" in str(warning.message) for warning in said):
-        print("note: the picture's font lacks some of these characters; the page shows them", file=sys.stderr)
-    write_text(page, attention_map.page(weights, tokens, layers, heads, title))
-    print(f"the picture is {picture}\nthe page is {page}\n{attention_map.MEANING}")
+        print(f"note: the picture's font lacks some of these characters{remedy}", file=sys.stderr)
 
 
 def numbers(option: str, number: int | None, count: int, folder: Path) -> list[int]:
@@ -111,7 +155,53 @@ def read(text: str, tokenizer: Tokenizer, opening: list[int], block_size: int, f
     return [*opening, *ids]
 
 
-PICTURES: dict[str, Callable[[list[str]], None]] = {"attention": attention}
+def embeddings(arguments: list[str]) -> None:
+    """Draw where the tokens of a run lie, and say whether its vowels lie together."""
+    settings = parse(EmbeddingsSettings, arguments, description=__doc__, program="visualize.py embeddings")
+    folder = checkpoint.find_run(settings.run, settings.out_dir)
+    picture = output_file("picture", settings.picture, folder / "embeddings.png")
+    page = output_file("page", settings.page, folder / "embeddings.html")
+    model, tokenizer = checkpoint.load_run(folder, torch.device("cpu"))
+    try:
+        table = embedding_map.embedding_table(model)
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}; a run of another model would do") from None
+
+    tokens = [token_name(i, tokenizer) for i in range(len(table))]
+    kinds = embedding_map.groups([tokenizer.decode([i]) for i in range(len(table))], tokenizer.boundary_id)
+    points, shares = embedding_map.in_three(table)
+    title = f"{folder.name}: the embeddings of {len(table):,} tokens, {table.size(1)} numbers each"
+    drawn = (points, tokens, kinds, embedding_map.axis_names(shares), title)
+    said = embedding_map.verdict(table, kinds)
+    save(embedding_map.draw(*drawn), picture, "; the page shows them")
+    write_text(page, embedding_map.page(*drawn, said))
+    print(f"the picture is {picture}\nthe page is {page}\n{said}")
+
+
+def bigram(arguments: list[str]) -> None:
+    """Draw which character follows which, in a list of names or in a bigram model."""
+    settings = parse(BigramSettings, arguments, description=__doc__, program="visualize.py bigram")
+    if settings.source is not None and settings.run is not None:
+        raise UserError("--source counts in a list, --run shows the table of a model: only one of them fits")
+    picture = output_file("picture", settings.picture, Path(settings.out_dir) / "bigram.png")
+    if settings.run is not None:
+        folder = checkpoint.find_run(settings.run, settings.out_dir)
+        model, tokenizer = checkpoint.load_run(folder, torch.device("cpu"))
+        if not isinstance(model, Bigram):
+            raise UserError(f"--run={settings.run}: a bigram model has a table to show; this run is of {type(model).__name__}")
+        table, title = bigram_map.shares(model), f"{folder.name}: which character follows which, in per cent"
+    else:
+        data = prepare(NamesSettings(source=settings.source))
+        tokens, tokenizer = torch.from_numpy(data.tokens["train"].astype(np.int64)), data.tokenizer
+        table = bigram_map.counted(tokens, tokenizer.vocab_size)
+        title = f"Which character follows which in {data.meta['documents']['train']:,} names, in per cent"
+    if tokenizer.vocab_size > bigram_map.MOST:
+        raise UserError(f"{tokenizer.vocab_size} characters are too many for a picture; up to {bigram_map.MOST} would fit")
+    save(bigram_map.draw(table, [token_name(i, tokenizer) for i in range(tokenizer.vocab_size)], title), picture)
+    print(f"the picture is {picture}")
+
+
+PICTURES: dict[str, Callable[[list[str]], None]] = {"attention": attention, "embeddings": embeddings, "bigram": bigram}
 
 
 if __name__ == "__main__":
