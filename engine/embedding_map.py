@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("embedding_map.html")
 COLOURS = {"vowel": "#d9480f", "consonant": "#1864ab", "boundary": "#2b8a3e", "other": "#868e96"}  # a group each, as in the page
-LABELLED = 200  # the first tokens of a vocabulary, which have their text beside the point
+LABELLED = 200  # the first tokens of a vocabulary, which have their text at the point
+LABELLED_OF_MANY = 40  # in a picture that cannot be turned or zoomed, of a larger vocabulary
 MOST_POINTS = 5000  # of a page
 VIEWS = ((20, -60), (20, 30))  # degrees of height and of turn from which the picture looks
 
@@ -133,16 +134,18 @@ def axis_names(shares: list[float] | None) -> list[str]:
 
 
 def draw(points: Tensor, tokens: list[str], kinds: list[str], axes_named: list[str], title: str) -> "Figure":
-    """The points (V, 3) seen from two sides, in the colour of their group, the first 200 with their token."""
+    """The points (V, 3) seen from two sides, in the colour of their group, each with its token (of more than 200, the first 40)."""
     import matplotlib.figure  # slow to import, and needed only here; no pyplot: it would look for a screen
 
-    figure = matplotlib.figure.Figure(figsize=(15, 8))
-    figure.subplots_adjust(left=0.01, right=0.97, bottom=0.08, top=0.93, wspace=0.04)
+    figure = matplotlib.figure.Figure(figsize=(15, 7))
+    figure.subplots_adjust(left=0.01, right=0.97, bottom=0.06, top=0.95, wspace=0.04)
     for place, (height, turn) in enumerate(VIEWS, start=1):
         axes = figure.add_subplot(1, 2, place, projection="3d", elev=height, azim=turn)
         draw_view(axes, points, tokens, kinds)
         axes.set(xlabel=axes_named[0], ylabel=axes_named[1], zlabel=axes_named[2])
-    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=len(COLOURS), frameon=False, fontsize=11)
+    legend = figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=len(COLOURS), frameon=False, fontsize=11)
+    for handle in legend.legend_handles:
+        handle.set(sizes=[90], alpha=0.8)
     figure.suptitle(textwrap.fill(title, 110, max_lines=2, placeholder=" …"), fontsize=13, parse_math=False)
     return figure
 
@@ -155,13 +158,13 @@ def draw_view(axes: "Axes", points: Tensor, tokens: list[str], kinds: list[str])
         if len(chosen):
             name = f"{kind} ({len(chosen):,})"
             axes.scatter(*chosen.T.numpy(), color=colour, label=name, s=150 if few else 6, alpha=0.3, linewidth=0)
-    for point, token, kind in zip(points[:LABELLED].tolist(), tokens, kinds, strict=False):
-        axes.text(*point, shortened(token), color=COLOURS[kind], ha="center", va="center", fontsize=11 if few else 6.5, parse_math=False)
+    for point, token, kind in zip(points[: LABELLED if few else LABELLED_OF_MANY].tolist(), tokens, kinds, strict=False):
+        axes.text(*point, shortened(token), color=COLOURS[kind], ha="center", va="center", fontsize=11 if few else 7, parse_math=False)
     middle = (points.amax(0) + points.amin(0)) / 2
     half = float((points - middle).abs().max()) * 1.05 or 1.0
     for limit, centre in zip((axes.set_xlim, axes.set_ylim, axes.set_zlim), middle.tolist(), strict=True):
         limit(centre - half, centre + half)
-    axes.set_box_aspect((1, 1, 1), zoom=0.9)
+    axes.set_box_aspect((1, 1, 1), zoom=1.0)
     axes.tick_params(labelsize=8)
 
 

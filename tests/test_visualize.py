@@ -2,12 +2,13 @@ import shutil
 
 import pytest
 import torch
-from conftest import ROOT, assert_one_line, train
+from conftest import ROOT, TOKENIZER, assert_one_line, train
 
 import visualize
-from engine import checkpoint
+from engine import checkpoint, embedding_map
 from engine.attention_map import MEANING, attention_weights, page
 from engine.errors import UserError
+from zoo.ladder import LadderConfig, make
 
 CHROMIUM = shutil.which("chromium")
 SMALL = ("--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=24", "--batch_size=4", "--max_steps=5", "--eval_interval=5")
@@ -39,13 +40,55 @@ def test_the_attention_of_words(prose_file, tmp_path, tokenizer, tokens):
     assert tokens is None or tokens.replace("␣", r"\u2423") in html
 
 
+def test_the_embeddings_of_a_run(tiny_config, tmp_path, capsys):
+    train(tiny_config, "--max_steps=5")
+    capsys.readouterr()
+    visualize.main(["embeddings"])
+    picture, written, said = capsys.readouterr().out.splitlines()
+    assert (picture, written) == ("the picture is out/tiny/embeddings.png", "the page is out/tiny/embeddings.html")
+    assert said.startswith("vowels and consonants: silhouette ") and "of 1,000 shuffled labellings" in said
+    assert (tmp_path / "out/tiny/embeddings.png").read_bytes().startswith(b"\x89PNG")
+    assert said in (tmp_path / "out/tiny/embeddings.html").read_text(encoding="utf-8")
+    visualize.main(["embeddings", "--run=tiny", "--picture=a.png", "--page=b.html"])
+    assert (tmp_path / "a.png").exists() and (tmp_path / "b.html").exists()
+
+
+def test_the_embeddings_of_words(prose_file, tmp_path, capsys):
+    train(ROOT / "config/text.py", f"--source={prose_file}", "--tokenizer=word", "--run=prose", *SMALL)
+    visualize.main(["embeddings"])
+    assert "vowels and consonants: cannot be tested" in capsys.readouterr().out
+    assert r"\u2423king" in (tmp_path / "out/prose/embeddings.html").read_text(encoding="utf-8")
+
+
+def test_which_character_follows_which(names_file, tmp_path, capsys, monkeypatch):
+    visualize.main(["bigram", f"--source={names_file}"])
+    assert capsys.readouterr().out.splitlines()[-1] == "the picture is out/bigram.png"
+    assert (tmp_path / "out/bigram.png").read_bytes().startswith(b"\x89PNG")
+    many = tmp_path / "many.txt"
+    many.write_text("\n".join(chr(0x4E00 + i) for i in range(200)), encoding="utf-8")
+    with pytest.raises(UserError, match="201 characters are too many for a picture; up to 150 would fit"):
+        visualize.main(["bigram", f"--source={many}", "--picture=many.png"])
+    assert not (tmp_path / "many.png").exists()
+
+
+def test_models_of_the_ladder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "find_run", lambda run, out_dir: tmp_path)
+    models = {kind: make(LadderConfig(kind=kind, vocab_size=TOKENIZER.vocab_size)) for kind in ("mlp", "bigram")}
+    for kind, arguments in (("mlp", ["embeddings"]), ("bigram", ["bigram", "--run=counts"])):
+        monkeypatch.setattr(checkpoint, "load_run", lambda folder, device, kind=kind: (models[kind], TOKENIZER))
+        visualize.main(arguments)
+    assert (tmp_path / "embeddings.html").exists() and (tmp_path / "out/bigram.png").exists()
+    with pytest.raises(UserError, match="Bigram has no embeddings; a run of another model would do"):
+        visualize.main(["embeddings"])
+
+
 def test_mistakes(tiny_config, tmp_path):
     with pytest.raises(UserError, match="no finished run under out"):
         visualize.main(["attention", "--text=ba"])
     train(tiny_config, "--max_steps=5")
     before = sorted((tmp_path / "out/tiny").iterdir())
     for arguments, message in (
-        ([], "the kind of picture comes first, .*there are: attention"),
+        ([], "the kind of picture comes first, .*there are: attention, embeddings, bigram"),
         (["--text=ba"], "the kind of picture comes first"),
         (["atention"], "no picture 'atention'; did you mean attention"),
         (["attention"], "no text to read; --text=john would do"),
@@ -62,6 +105,15 @@ def test_mistakes(tiny_config, tmp_path):
         (["attention", "--text=ba", "--run=tyni"], "--run=tyni: no run of that name"),
         (["attention", "--txt=ba"], "no option --txt; did you mean --text"),
         (["attention", "--text=ba", "--device=gpu"], "gpu"),
+        (["embedings"], "did you mean embeddings"),
+        (["embeddings", "--run=tyni"], "--run=tyni: no run of that name"),
+        (["embeddings", "--picture=a.jpg"], "--picture=a.jpg: only a .png file"),
+        (["embeddings", "--page=no/a.html"], "there is no folder no"),
+        (["embeddings", "--pag=a.html"], "no option --pag; did you mean --page"),
+        (["bigram", "--run=tiny"], "--run=tiny: a bigram model has a table to show; this run is of GPT"),
+        (["bigram", "--run=tiny", "--source=a.txt"], "only one of them fits"),
+        (["bigram", "--source=a.txt"], "--source=a.txt: No such file"),
+        (["bigram", "--picture=a.jpg"], "only a .png file"),
     ):
         with pytest.raises(UserError, match=message):
             visualize.main(arguments)
@@ -71,7 +123,7 @@ def test_mistakes(tiny_config, tmp_path):
 
 def test_as_a_program(program):
     assert_one_line(program("visualize.py", "atention"), "did you mean attention")
-    for arguments, part in ((["--help"], "KINDs: attention"), (["attention", "--help"], "--layer")):
+    for arguments, part in ((["--help"], "KINDs: attention"), (["attention", "--help"], "--layer"), (["bigram", "--help"], "--source")):
         done = program("visualize.py", *arguments)
         assert done.returncode == 0 and part in done.stdout and not done.stderr
 
@@ -152,3 +204,50 @@ def test_a_page_of_any_length(opened, T):
         return [...map.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data].join() }"""
     corners = {tab.evaluate(drawn, [place(tab, i, j)["x"] - 2, place(tab, i, j)["y"] - 2]) for i, j in ((0, 0), (0, T - 1))}
     assert len(corners) == 2  # the one weight of 1, and what cannot be seen
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_of_embeddings_turns_and_tells(browser, tmp_path, scheme):
+    tokens, kinds = ["$", "a", "</script><b>", "z"], ["boundary", "vowel", "other", "consonant"]
+    points = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [-1, -1, -1]])
+    html = embedding_map.page(points, tokens, kinds, embedding_map.axis_names(None), "a title", "said")
+    (tmp_path / "space.html").write_text(html, encoding="utf-8")
+    tab, complaints = browser.new_page(color_scheme=scheme), []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.goto((tmp_path / "space.html").as_uri())
+    told, looks = tab.locator("#told"), [tab.evaluate("space.toDataURL()")]
+    hint = told.text_content()
+
+    def changed():
+        looks.append(tab.evaluate("space.toDataURL()"))
+        return looks[-1] != looks[-2]
+
+    def hover(i):
+        x, y, _ = tab.evaluate(f"place({i})")
+        tab.hover("#space", position={"x": x, "y": y})
+
+    hover(1)
+    assert told.text_content() == '"a" (vowel): 0.000, 1.000, 0.000' and changed()
+    hover(2)
+    assert told.text_content() == '"</script><b>" (other): 0.000, 0.000, 1.000'
+    tab.hover("#title")
+    assert told.text_content() == hint and tab.title() == "a title" and tab.text_content("#said") == "said"
+    assert tab.text_content("#legend") == "vowel (1)consonant (1)boundary (1)other (1)"
+    looks.append(tab.evaluate("space.toDataURL()"))
+    tab.hover("#space", position={"x": 20, "y": 20})
+    tab.mouse.down()
+    tab.mouse.move(200, 300)
+    tab.mouse.up()
+    assert changed()
+    hover(3)  # where it is now
+    assert told.text_content() == '"z" (consonant): -1.000, -1.000, -1.000'
+    tab.focus("#space")
+    for key in ("ArrowLeft", "ArrowUp", "+", "-"):
+        looks.append(tab.evaluate("space.toDataURL()"))
+        tab.keyboard.press(key)
+        assert changed(), key
+    tab.keyboard.press(".")
+    assert told.text_content().startswith('"$" (boundary)')
+    tab.mouse.wheel(0, -300)
+    assert complaints == []
