@@ -151,6 +151,8 @@ def recipe_of(folder: Path) -> Settings:
     """The settings of the run in this folder. Raises UserError when its data cannot be had any more."""
     description = checkpoint.read_settings(folder)
     settings = checkpoint.settings_of(folder, description)
+    if settings.model != "gpt":
+        raise UserError(f"{folder} is a model of the ladder, {settings.model}; a run of a GPT would do")
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             data = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)

@@ -198,6 +198,8 @@ def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings
         raise UserError(f"--compile: {missing}; leave it out")
     dtype = torch.float32 if settings.dtype == "auto" and device.type == "cpu" else pick_dtype(settings.dtype, device, 1, 1)[0]
     model, tokenizer = checkpoint.load_run(folder, device)
+    if settings.compile and not isinstance(model, GPT):
+        raise UserError(f"--compile is for a GPT, and {folder} is a model of the ladder, {model.config.kind}; leave it out")
     lay_out(model, dtype)
     written_out = settings.compile and device.type == "cpu"  # there the compiler joins the loops of attention to their neighbours
     model.config.attention = settings.attention if settings.attention != "auto" else "manual" if written_out else "fused"

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from filelock import FileLock
 from tqdm import tqdm
@@ -128,9 +129,9 @@ def start(settings: Settings) -> Run:
     torch.manual_seed(settings.seed)
     model = make(config).to(machine.device)
     model.config.attention = machine.attention
-    counting = isinstance(model, LadderModel) and model.counts
-    if counting:
-        model.count(torch.from_numpy(data.tokens["train"].astype("int64")).to(machine.device))
+    progress = Progress()
+    if counting := isinstance(model, LadderModel) and model.counts:
+        progress = count(model, data.tokens["train"], machine.device)
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
     if settings.shard and world.size == 1:
@@ -145,9 +146,16 @@ def start(settings: Settings) -> Run:
     scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
     if world.rank:
         torch.manual_seed(settings.seed + world.rank)  # for its dropout
-    run = Run(settings, folder, world, machine, data, loaders, model, average, forward, optimizers, scaler, began)
+    run = Run(settings, folder, world, machine, data, loaders, model, average, forward, optimizers, scaler, began, progress=progress)
     open_folder(run)
     return run
+
+
+def count(model: LadderModel, tokens: np.ndarray, device: torch.device) -> Progress:
+    """Let a model learn by counting the training split, all there is to do. Returns how far it has come."""
+    began = time.perf_counter()
+    model.count(torch.from_numpy(tokens.astype(np.int64)).to(device))
+    return Progress(n_targets=len(tokens) - 1, seconds=time.perf_counter() - began)
 
 
 def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine, world: World) -> RowLoader | StreamLoader | Ahead:
@@ -435,7 +443,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
         "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
         "parameters": run.model.num_parameters(),
-        "tokens_per_second": (speed := progress.n_targets / progress.seconds if progress.seconds else 0.0),
+        "tokens_per_second": (speed := progress.n_targets / progress.seconds),
         "mfu": utilization(run, speed),
         "peak_memory_bytes": peak_memory(run.machine.device),
         "training_seconds": progress.seconds,

@@ -29,6 +29,7 @@ from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
 from engine.trace import token_name
 from engine.writing import encode_prompt
+from model import GPT
 from zoo.ladder import Bigram
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def attention(arguments: list[str]) -> None:
     page = output_file("page", settings.page, folder / "attention.html")
     description = checkpoint.read_settings(folder)
     model, tokenizer = checkpoint.load_run(folder, pick_device(settings.device))
+    if not isinstance(model, GPT):
+        raise UserError(f"{folder} is a model of the ladder, {model.config.kind}; a run of a GPT would do")
     layers = numbers("layer", settings.layer, model.config.n_layer, folder)
     heads = numbers("head", settings.head, model.config.n_head, folder)
     opening = checkpoint.opening(folder, description, tokenizer)

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from engine.bigram_map import counted, draw, shares
-from zoo.ladder import LadderConfig, make
+from zoo.ladder import LadderConfig
+from zoo.models import make
 
 
 def test_the_table_as_counted_by_hand():

@@ -8,7 +8,8 @@ import torch
 from conftest import small_model
 
 from engine.embedding_map import axis_names, draw, embedding_table, groups, in_three, page, silhouette, silhouette_test, verdict
-from zoo.ladder import LadderConfig, make
+from zoo.ladder import LadderConfig
+from zoo.models import make
 
 ALPHABET = ["$", *"abcdefghijklmnopqrstuvwxyz"]
 
@@ -84,12 +85,6 @@ def by_hand(points, labels):
 def test_silhouette_as_computed_by_hand(labels):
     points = some_table(10, 6)
     assert silhouette(points, torch.tensor(labels)) == pytest.approx(by_hand(points.double().tolist(), labels), abs=1e-9)
-
-
-def test_silhouette_as_scikit_learn_has_it():
-    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
-    points, labels = some_table(30, 6), torch.arange(30) % 3
-    assert silhouette(points, labels) == pytest.approx(metrics.silhouette_score(points.numpy(), labels.numpy()), abs=1e-6)
 
 
 def test_silhouette_of_special_cases():

@@ -8,7 +8,8 @@ import visualize
 from engine import checkpoint, embedding_map
 from engine.attention_map import MEANING, attention_weights, page
 from engine.errors import UserError
-from zoo.ladder import LadderConfig, make
+from zoo.ladder import LadderConfig
+from zoo.models import make
 
 CHROMIUM = shutil.which("chromium")
 SMALL = ("--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=24", "--batch_size=4", "--max_steps=5", "--eval_interval=5")

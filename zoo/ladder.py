@@ -225,6 +225,3 @@ def attend(qkv: Tensor, n_head: int, positions: Tensor, path: str) -> Tensor:
     mask = document_mask(positions)
     y = manual_attention(q, k, v, mask)[0] if path == "manual" else fused_attention(q, k, v, mask)
     return merge_heads(y)
-
-
-MODELS = {"uniform": Uniform, "bigram": Bigram, "mlp": SequenceMLP, "attention": AttentionMLP, "transformer": Transformer}

@@ -1,4 +1,7 @@
-"""The characters before, mixed by one head of attention that knows no order, and one hidden layer. A step of the ladder: python ladder.py trains all."""
+"""The characters before, mixed by one head of attention that knows no order, and one hidden layer.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "attention"
 n_embd = 32

@@ -1,4 +1,7 @@
-"""The last character: a table of what follows what, counted. A step of the ladder: python ladder.py trains all."""
+"""The last character: a table of what follows what, counted.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "bigram"
 smoothing = 1.0

@@ -1,4 +1,7 @@
-"""The characters before, as embeddings of width 3 (so that they can be drawn) laid side by side, and one hidden layer. A step of the ladder: python ladder.py trains all."""
+"""The characters before, as embeddings of width 3 (so that they can be drawn) side by side, and one hidden layer.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "mlp"
 n_embd = 3

@@ -1,4 +1,7 @@
-"""The last four characters, counted: interpolated Kneser-Ney, the strongest that counting can do. A step of the ladder: python ladder.py trains all."""
+"""The last four characters, counted: interpolated Kneser-Ney, the strongest that counting does.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "ngram"
 order = 5

@@ -1,4 +1,7 @@
-"""The original Transformer's block, six times: post-norm, learned positions. A step of the ladder: python ladder.py trains all."""
+"""The original Transformer's block, six times: post-norm, learned positions.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "transformer"
 n_layer = 6

@@ -1,4 +1,7 @@
-"""Nothing: every character is as likely as any other. A step of the ladder: python ladder.py trains all."""
+"""Nothing: every character is as likely as any other.
+
+A step of the ladder: `python ladder.py` trains all of them.
+"""
 
 model = "uniform"
 
