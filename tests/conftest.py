@@ -19,6 +19,7 @@ CPU = torch.device("cpu")
 NAMES = ["ada", "eve", "kim", "lee", "maria", "jo", "alexander"]
 TOKENIZER = CharTokenizer("".join(NAMES))
 BOOK = os.environ.get("ODYSSEY_TXT")
+YOB2022 = os.environ.get("YOB2022_TXT")
 ROOT = Path(__file__).resolve().parents[1]
 TINY = """
 dataset = "names"
@@ -52,6 +53,14 @@ def book():
     if not BOOK:
         pytest.skip("ODYSSEY_TXT does not name Project Gutenberg's eBook 1727")
     return Path(BOOK)
+
+
+@pytest.fixture
+def yob2022():
+    """The names of 2022 as the Social Security Administration first published them."""
+    if not YOB2022:
+        pytest.skip("YOB2022_TXT does not name the SSA's yob2022.txt")
+    return Path(YOB2022)
 
 
 @pytest.fixture
