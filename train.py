@@ -131,6 +131,8 @@ def start(settings: Settings) -> Run:
     model.config.attention = machine.attention
     progress = Progress()
     if counting := isinstance(model, LadderModel) and model.counts:
+        if settings.resume:
+            raise UserError(f"--resume: model={settings.model} has counted all there is, and has nothing to go on with; leave it out")
         progress = count(model, data.tokens["train"], machine.device)
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
@@ -246,7 +248,7 @@ def loop(run: Run) -> None:
             if stopping:
                 bar.write(f"stopped at step {progress.step}; to go on, give the same command with --resume")
                 raise Stopped(stopping)
-        if progress.evaluated < progress.step or not run.optimizers:  # resumed with a max_steps that lay behind it; or counted
+        if progress.evaluated < progress.step or not run.optimizers:  # resumed with a max_steps that lay behind it, or counted
             row = {"step": progress.step, "epoch": run.loaders["train"].epoch, "val_loss": evaluate_and_save(run)}
             if run.log:
                 run.log.add(**row)

@@ -25,7 +25,7 @@ def tokens_of(names):
 
 
 def counted(names, order, **changes):
-    model = KneserNey(LadderConfig("bigram", vocab_size=len(SYMBOLS), order=order, **changes))
+    model = KneserNey(LadderConfig("ngram", vocab_size=len(SYMBOLS), order=order, **changes))
     model.count(tokens_of(names))
     return model
 
@@ -137,7 +137,7 @@ def test_chances_are_positive_and_sum_to_one(order):
 
 
 def test_before_counting_every_character_is_as_likely_as_any_other():
-    model = KneserNey(LadderConfig("bigram", vocab_size=len(SYMBOLS), order=4))
+    model = KneserNey(LadderConfig("ngram", vocab_size=len(SYMBOLS), order=4))
     torch.testing.assert_close(every_logit(model, some_ids()), torch.full((64, 16, len(SYMBOLS)), -math.log(len(SYMBOLS))))
     assert model.num_parameters() == 0
     assert model.caches(2, 8)[0].k.device.type == "cpu"
@@ -160,8 +160,8 @@ def test_it_beats_the_bigram_on_real_names_and_longer_contexts_help(tmp_path):
         return model(val[None, :-1], val[None, 1:], positions[None])[1].item()
 
     shape = {"vocab_size": data.tokenizer.vocab_size, "block_size": len(val)}
-    bigram = loss(Bigram(LadderConfig("bigram", **shape)))
-    losses = {order: loss(KneserNey(LadderConfig("bigram", order=order, **shape))) for order in (2, 3, 4, 5)}
+    bigram = loss(Bigram(LadderConfig("ngram", **shape)))
+    losses = {order: loss(KneserNey(LadderConfig("ngram", order=order, **shape))) for order in (2, 3, 4, 5)}
     assert losses[2] < bigram
     assert losses[3] < losses[2] - 0.2
     assert losses[4] < losses[3] - 0.1
@@ -228,19 +228,19 @@ def test_saved_and_loaded_it_is_the_same(order):
 def test_weights_of_another_shape_do_not_load():
     weights = counted(ENOUGH, 3).state_dict()
     with pytest.raises(RuntimeError, match="size mismatch"):
-        KneserNey(LadderConfig("bigram", vocab_size=len(SYMBOLS) + 1, order=3)).load_state_dict(weights)
+        KneserNey(LadderConfig("ngram", vocab_size=len(SYMBOLS) + 1, order=3)).load_state_dict(weights)
     with pytest.raises(RuntimeError, match="Missing key"):
-        KneserNey(LadderConfig("bigram", vocab_size=len(SYMBOLS), order=4)).load_state_dict(weights)
+        KneserNey(LadderConfig("ngram", vocab_size=len(SYMBOLS), order=4)).load_state_dict(weights)
     with pytest.raises(RuntimeError, match="Unexpected key"):
-        KneserNey(LadderConfig("bigram", vocab_size=len(SYMBOLS), order=2)).load_state_dict(weights)
+        KneserNey(LadderConfig("ngram", vocab_size=len(SYMBOLS), order=2)).load_state_dict(weights)
 
 
 def test_what_cannot_work_says_so():
     with pytest.raises(ValueError, match="order=14 .* order=13 would fit"):
-        KneserNey(LadderConfig("bigram", vocab_size=27, order=14))
-    KneserNey(LadderConfig("bigram", vocab_size=27, order=13))
+        KneserNey(LadderConfig("ngram", vocab_size=27, order=14))
+    KneserNey(LadderConfig("ngram", vocab_size=27, order=13))
     with pytest.raises(ValueError, match="1 tokens are too few"):
-        KneserNey(LadderConfig("bigram")).count(torch.zeros(1, dtype=torch.int64))
+        KneserNey(LadderConfig("ngram")).count(torch.zeros(1, dtype=torch.int64))
 
 
 def test_generated_characters_follow_the_table():
@@ -263,7 +263,7 @@ def test_generated_names_are_the_same_without_caches():
 
 def test_documents_are_those_of_the_tokenizer():
     tokens = torch.as_tensor(encode_documents(NAMES, TOKENIZER)).long()
-    model = KneserNey(LadderConfig("bigram", vocab_size=TOKENIZER.vocab_size, order=3))
+    model = KneserNey(LadderConfig("ngram", vocab_size=TOKENIZER.vocab_size, order=3))
     model.count(tokens)
     first = every_logit(model, tokens[:1][None])[0, 0].exp()
     assert TOKENIZER.boundary_id == ngram.BOUNDARY

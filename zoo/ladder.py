@@ -50,6 +50,11 @@ class LadderConfig:
         if self.kind == "transformer" and self.n_embd % self.n_head:
             fit = max(self.n_head, self.n_embd // self.n_head * self.n_head)
             raise ValueError(f"n_embd={self.n_embd} does not divide by n_head={self.n_head}; n_embd={fit} would fit")
+        if self.attention not in ("fused", "manual"):
+            raise ValueError(f"attention={self.attention!r} is not one of fused, manual")
+        if self.kind == "ngram" and self.vocab_size**self.order >= 2**63:
+            fit = max(n for n in range(self.order) if self.vocab_size**n < 2**63)
+            raise ValueError(f"order={self.order} is too long for vocab_size={self.vocab_size}: a code has 63 bits; order={fit} would fit")
         if self.smoothing is not None and not 0 <= self.smoothing < math.inf:
             raise ValueError(f"smoothing={self.smoothing} must be 0 or above, or None to learn the table")
 

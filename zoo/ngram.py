@@ -20,7 +20,7 @@ class KneserNey(LadderModel):
     """Interpolated modified Kneser-Ney of `order` characters, the one to come included (Kneser and Ney 1995; Chen and Goodman 1999).
 
     Of every order n it keeps the contexts it saw, as sorted codes `keys_n` (K,), and what it thinks of each, `table_n` (K, V). Before
-    counting, every character is as likely as any other. Raises ValueError when the codes of `order` ids do not fit in 63 bits.
+    counting, every character is as likely as any other.
     """
 
     counts = True
@@ -28,9 +28,6 @@ class KneserNey(LadderModel):
     def __init__(self, config: LadderConfig) -> None:
         super().__init__(config)
         V, order = config.vocab_size, config.order
-        if V**order >= 2**63:
-            fit = max(n for n in range(order) if V**n < 2**63)
-            raise ValueError(f"order={order} is too long for vocab_size={V}: a code has 63 bits; order={fit} would fit")
         for n in range(1, order + 1):
             self.register_buffer(f"keys_{n}", torch.zeros(1, dtype=torch.int64))
             self.register_buffer(f"table_{n}", torch.full((1, V), -math.log(V)))
