@@ -160,7 +160,7 @@ def test_it_beats_the_bigram_on_real_names_and_longer_contexts_help(tmp_path):
         return model(val[None, :-1], val[None, 1:], positions[None])[1].item()
 
     shape = {"vocab_size": data.tokenizer.vocab_size, "block_size": len(val)}
-    bigram = loss(Bigram(LadderConfig("ngram", **shape)))
+    bigram = loss(Bigram(LadderConfig("bigram", **shape)))
     losses = {order: loss(KneserNey(LadderConfig("ngram", order=order, **shape))) for order in (2, 3, 4, 5)}
     assert losses[2] < bigram
     assert losses[3] < losses[2] - 0.2
