@@ -88,6 +88,8 @@ def main(arguments: list[str]) -> None:
     page = output_file("out_dir", None, Path(settings.out_dir) / "ladder" / "ladder.md")
     results = {name: climb(name, settings) for name in tqdm(chosen, unit="model", disable=None)}
     shown = ladder_table(results)
+    if "ngram" in results:
+        shown += f"\n\n{contexts_seen(results['ngram'].folder)}"
     print(f"\n{shown}")
     write_text(page, shown + "\n")
     draw(results, page.with_suffix(".png"))
@@ -135,6 +137,14 @@ def ladder_table(results: dict[str, Result]) -> str:
         perplexity, seconds = f"{summary['perplexity']['test']:.2f}", f"{summary['wall_seconds']:.0f}"
         rows.append([name, f"{summary['parameters']:,}", *losses, perplexity, f"{new:.0%}", seconds, " ".join(samples), RUNGS[name].buys])
     return table(columns, rows)
+
+
+def contexts_seen(folder: Path) -> str:
+    """Of all contexts there could be, how many the training names hold, by their length: what a table would have to be filled from."""
+    model = checkpoint.load_model(folder, torch.device("cpu"))
+    V = model.config.vocab_size
+    counts = (f"{len(getattr(model, f'keys_{n + 1}')):,} of {V**n:,}" for n in range(1, model.config.order))
+    return f"contexts of 1, 2, ... characters that occur in the training names: {'; '.join(counts)}"
 
 
 def draw(results: dict[str, Result], path: Path) -> None:

@@ -114,3 +114,11 @@ def test_textbook_in_short(yob2022, capsys):
 def test_textbook(yob2022, kind, expected):
     losses = textbook_losses(kind, TEXTBOOK[kind], short_names(yob2022), 10_000, seed=0)
     assert sum(losses[-1000:]) / 1000 == pytest.approx(expected, abs=0.03)
+
+
+def test_contexts_seen(names_file, capsys):
+    climb(names_file, "--models", "ngram")
+    seen = Path("out/ladder/ngram/seen.txt").read_text(encoding="utf-8").split()
+    contexts = [{("$" * n + name)[i : i + n] for name in seen for i in range(len(name) + 1)} for n in range(1, 5)]  # $$$, $$a, $ad, ...
+    told = "; ".join(f"{len(found):,} of {14**n:,}" for n, found in enumerate(contexts, start=1))
+    assert f"occur in the training names: {told}\n" in capsys.readouterr().out
