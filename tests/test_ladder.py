@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 import ladder
 from engine.errors import UserError
@@ -112,6 +113,7 @@ def test_textbook_in_short(yob2022, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "expected"), [("mlp", 2.329), ("attention", 2.420), ("transformer", 1.921)])
 def test_textbook(yob2022, kind, expected):
+    torch.set_num_threads(1)  # as the program
     losses = textbook_losses(kind, TEXTBOOK[kind], short_names(yob2022), 10_000, seed=0)
     assert sum(losses[-1000:]) / 1000 == pytest.approx(expected, abs=0.03)
 
