@@ -63,6 +63,10 @@ class Case(NamedTuple):
     empty_row: int | None = None  # a query that may see nothing
 
 
+class Unavailable(Exception):
+    """A path that this machine does not have; the text says why."""
+
+
 def random_inputs(shape: Shape, device: torch.device, dtype: torch.dtype, mask: Tensor | None = None, scale: float = 1.0) -> Inputs:
     """Standard normal numbers, the same for every device; queries and keys times `scale`."""
     B, H, T, S, D = shape
@@ -94,7 +98,7 @@ def hard_cases(device: torch.device, dtype: torch.dtype, dropout: float) -> list
 
 
 def attend(path: str, inputs: Inputs, dropout: float = 0.0) -> Tensor:
-    """The output (B, H, T, D) of one path. Raises RuntimeError where PyTorch has no such kernel for it."""
+    """The output (B, H, T, D) of one path. Raises RuntimeError or Unavailable where there is no such kernel for it."""
     q, k, v, _, mask = inputs
     if path == "manual":
         return manual_attention(q, k, v, mask, dropout)[0]
@@ -107,7 +111,7 @@ def attend(path: str, inputs: Inputs, dropout: float = 0.0) -> Tensor:
 def attend_in_eval(path: str, inputs: Inputs, dropout: float) -> Tensor:
     """The same by way of a CausalSelfAttention with dropout, in eval mode: it is to drop nothing."""
     if path == "flex":
-        raise NotImplementedError("the module has no such path")
+        raise Unavailable("the module has no such path")
     q, k, v, *_ = inputs
     attention = "manual" if path == "manual" else "fused"
     module = CausalSelfAttention(GPTConfig(n_head=q.size(1), n_embd=q.size(1) * q.size(3), dropout=dropout, attention=attention)).eval()
@@ -122,11 +126,11 @@ def held_to(path: str) -> contextlib.AbstractContextManager:
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """FlexAttention (Dong et al. 2024). Compiled anew for every shape, which takes seconds."""
+    """FlexAttention (Dong et al. 2024). Compiled anew for every shape, which takes seconds. Raises Unavailable for all else."""
     if mask is not None or q.size(2) != k.size(2) or dropout:
-        raise NotImplementedError("here for the causal mask of as many keys as queries, without dropout")
+        raise Unavailable("here for the causal mask of as many keys as queries, without dropout")
     if q.device.type == "cpu" and q.requires_grad:  # told by PyTorch, the compiler would give up on it for good
-        raise NotImplementedError("it has no gradients on a CPU")
+        raise Unavailable("it has no gradients on a CPU")
     return compiled_flex()(q, k, v, block_mask=causal_blocks(q.size(2), q.device))
 
 
@@ -162,14 +166,10 @@ def outcome(path: str, inputs: Inputs, dropout: float = 0.0, in_eval: bool = Fal
             way = attend_in_eval if in_eval else attend
             output = way(path, Inputs(*leaves, *inputs[3:]), dropout)
             gradients = torch.autograd.grad(output, leaves, inputs.upstream) if backward else ()
-        except (RuntimeError, NotImplementedError, ImportError) as error:
+        except (RuntimeError, ImportError) as error:
             warned = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
             raise Unavailable(reason(path, inputs, error, warned)) from None
     return [output.detach(), *gradients]
-
-
-class Unavailable(Exception):
-    """A path that this machine does not have; the text says why."""
 
 
 def reason(path: str, inputs: Inputs, error: Exception, said: list[str]) -> str:

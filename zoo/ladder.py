@@ -60,21 +60,17 @@ class LadderConfig:
 
 
 class LadderModel(nn.Module):
-    """What all of them share: the interface of GPT."""
+    """What all of them share: the interface of GPT. Each adds
+
+    logits(idx, positions)    idx (B, T) and the place of each token in its document (B, T) -> (B, T, V), of the token after each
+    count(tokens)             if it learns by counting: from documents one after the other, $ada$eve$, (N,) int64
+    """
 
     def __init__(self, config: LadderConfig) -> None:
         super().__init__()
         self.config = replace(config)  # a copy, as in GPT
 
     counts = False  # whether it learns by counting: one call of `count`, and no steps
-
-    def logits(self, idx: Tensor, positions: Tensor) -> Tensor:
-        """idx (B, T) and the place of each token in its document (B, T) -> (B, T, V), of the token after each."""
-        raise NotImplementedError(f"{type(self).__name__} says nothing")
-
-    def count(self, tokens: Tensor) -> None:
-        """Learn from documents one after the other, $ada$eve$, (N,) int64."""
-        raise NotImplementedError(f"{type(self).__name__} does not count")
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """As GPT's: with targets (B, T), logits (B, T, V) and the mean cross-entropy over those that are not -1; without, the
