@@ -1,4 +1,4 @@
-"""From chance to the Transformer: five generations of name models, and what each buys: python ladder.py [--option=value ...]
+"""From chance to the Transformer, generation by generation, and what each buys: python ladder.py [--option=value ...]
 
     python ladder.py                                     all of them, on the same names: six minutes on two CPU cores
     python ladder.py --models bigram mlp                 some of them
@@ -60,6 +60,8 @@ class LadderSettings:
 
     models: list[str] = field(default_factory=list)
     """uniform, bigram, mlp, attention, transformer, ngram, gpt: which to train, with blanks between them. Without any: all."""
+    year: int | None = None
+    """Year to take out of the Social Security Administration's names.zip."""
     source: str | None = None
     """List of names; None: the bundled one. The textbook's protocol needs one with duplicates, such as the SSA's yob2022.txt."""
     textbook: bool = False
@@ -79,14 +81,22 @@ class LadderSettings:
 def main(arguments: list[str]) -> None:
     settings = parse(LadderSettings, arguments, description=__doc__)
     if settings.textbook:
+        for option in ("models", "device", "out_dir"):
+            if getattr(settings, option) != getattr(LadderSettings(), option):
+                raise UserError(f"--{option} means nothing for --textbook; leave it out")
         return textbook(settings)
     if unknown := [name for name in settings.models if name not in RUNGS]:
         raise UserError(
             f"--models={unknown[0]}: there is none of that name{nearest(unknown[0], list(RUNGS))}; there are: {', '.join(RUNGS)}"
         )
     chosen = [name for name in RUNGS if name in settings.models] if settings.models else list(RUNGS)
-    page = output_file("out_dir", None, Path(settings.out_dir) / "ladder" / "ladder.md")
-    results = {name: climb(name, settings) for name in tqdm(chosen, unit="model", disable=None)}
+    stem = "ladder" if len(chosen) == len(RUNGS) else f"ladder_{'_'.join(chosen)}"
+    page = output_file("out_dir", None, Path(settings.out_dir) / "ladder" / f"{stem}.md")
+    threads = torch.get_num_threads()
+    results = {}
+    for name in tqdm(chosen, unit="model", disable=None):
+        torch.set_num_threads(threads)  # the last model may have needed fewer
+        results[name] = climb(name, settings)
     shown = ladder_table(results)
     if "ngram" in results:
         shown += f"\n\n{contexts_seen(results['ngram'].folder)}"
@@ -110,7 +120,9 @@ def climb(name: str, settings: LadderSettings) -> Result:
     """Train one model, and let it write."""
     out_dir = Path(settings.out_dir) / "ladder"
     options = {"out_dir": out_dir, "run": name, "seed": settings.seed, "device": settings.device}
-    options |= {option: getattr(settings, option) for option in ("source", "max_steps", "threads") if getattr(settings, option) is not None}
+    options |= {
+        option: getattr(settings, option) for option in ("source", "year", "max_steps", "threads") if getattr(settings, option) is not None
+    }
     with contextlib.redirect_stdout(io.StringIO()):
         train.main([str(ROOT / RUNGS[name].config), *(f"--{option}={value}" for option, value in options.items())])
     folder = out_dir / name
@@ -134,7 +146,8 @@ def ladder_table(results: dict[str, Result]) -> str:
     rows = []
     for name, (_, summary, _, new, samples) in results.items():
         losses = [f"{summary['loss'][split]:.4f}" for split in ("train", "val", "test")]
-        perplexity, seconds = f"{summary['perplexity']['test']:.2f}", f"{summary['wall_seconds']:.0f}"
+        seconds = summary["training_seconds"]
+        perplexity, seconds = f"{summary['perplexity']['test']:.2f}", f"{seconds:.0f}" if seconds >= 1 else f"{seconds:.1g}"
         rows.append([name, f"{summary['parameters']:,}", *losses, perplexity, f"{new:.0%}", seconds, " ".join(samples), RUNGS[name].buys])
     return table(columns, rows)
 
@@ -148,7 +161,8 @@ def contexts_seen(folder: Path) -> str:
 
 
 def draw(results: dict[str, Result], path: Path) -> None:
-    """The loss on the validation names by step; a dashed line for what was counted."""
+    """The loss on the validation names by step; a dashed line for what was counted. Chance lies far above the rest: it is left out
+    where there are others."""
     import matplotlib.figure  # slow to import, and needed only here; no pyplot: it would look for a screen
 
     figure = matplotlib.figure.Figure(figsize=(8, 5), layout="constrained")
@@ -156,13 +170,15 @@ def draw(results: dict[str, Result], path: Path) -> None:
     for number, (name, result) in enumerate(results.items()):
         points = [(int(row["step"]), float(row["val_loss"])) for row in result.rows if row["val_loss"]]
         label = f"{name} ({result.summary['loss']['val']:.3f})"
-        if result.summary["steps"] == 0:
+        if name == "uniform" and len(results) > 1:
+            axes.plot([], [], " ", label=f"{label}, above")
+        elif result.summary["steps"] == 0:
             axes.axhline(points[-1][1], color=f"C{number}", linestyle="--", label=label)
         else:
             axes.plot(*zip(*points, strict=True), color=f"C{number}", marker="o", markersize=3, label=label)
     axes.set(xlabel="training step", ylabel="validation loss (nats per character)", title="From chance to the Transformer")
     axes.grid(alpha=0.3)
-    axes.legend(title="model (its best)")
+    figure.legend(title="model (its best)", loc="outside right upper")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)
 
@@ -191,7 +207,7 @@ def textbook(settings: LadderSettings) -> None:
     """Print the textbook's figures beside ours."""
     if settings.source is None:
         raise UserError("--textbook needs the list that the textbook used; --source=yob2022.txt, from the SSA's names.zip, would do")
-    names = short_names(Path(settings.source))
+    names = short_names(Path(settings.source), settings.year)
     steps = settings.max_steps or 10_000
     torch.set_num_threads(settings.threads or 1)  # batches so small are no faster with more
     print(f"{len(names):,} names of up to {LONGEST} letters, duplicates kept; {steps:,} steps of 64 names, plain SGD\n")
@@ -205,9 +221,9 @@ def textbook(settings: LadderSettings) -> None:
     print(f"\nThese are losses on the names being learned, {twice:,} of which come twice: they do not compare with the ladder's.")
 
 
-def short_names(source: Path) -> list[str]:
+def short_names(source: Path, year: int | None = None) -> list[str]:
     """The names in the source, one a line, with or without more columns: lower case, of at most 9 letters a to z, duplicates kept."""
-    text = "".join(read_text(io.BytesIO(read_source(source, None)), source))
+    text = "".join(read_text(io.BytesIO(read_source(source, year)), source))
     names = [line.split(",")[0].strip().lower() for line in text.split("\n")]
     names = names[1:] if names[0] == "name" else names  # the header of a CSV
     names = [name for name in names if name.isascii() and name.isalpha() and len(name) <= LONGEST]

@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> None:
     if settings.only_new and run.seen is None:
         raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
     if settings.context == "slide" and run.model.config.position != "rotary":
-        raise UserError(f"--context=slide needs rotary positions, and {folder} has learned ones; --context=exact would do")
+        raise UserError(f"--context=slide needs rotary positions, which {folder} does not have; --context=exact would do")
     if settings.min_new_tokens > (longest := settings.max_new_tokens or run.model.config.block_size):
         raise UserError(f"min_new_tokens={settings.min_new_tokens} is more than max_new_tokens={longest}; at most as many would fit")
     choice = make_choice(settings, run)

@@ -142,6 +142,8 @@ def start(settings: Settings) -> Run:
         share(average, world, machine.device, shard=True)
     forward = share(model, world, machine.device, settings.shard)
     forward = try_to_compile(forward, model, machine, loaders["train"], world)
+    if unused := settings.without_meaning():
+        machine.notes.append(f"model={settings.model} has no {', '.join(unused)}: left out")
     for note in machine.notes:
         print(f"note: {note}")
     optimizers = [] if counting else make_optimizers(model, settings, machine.dtype)

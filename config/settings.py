@@ -218,6 +218,19 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
             if f.name not in own and getattr(self, f.name) != f.default:
                 raise UserError(f"{f.name}={getattr(self, f.name)} means nothing for dataset={self.dataset}; leave it out")
 
+    def without_meaning(self) -> list[str]:
+        """Options of the model that were set, and that this kind of model does not have."""
+        own = {
+            "gpt": {f.name for f in fields(GPTConfig)},
+            "bigram": {"smoothing"},
+            "ngram": {"order"},
+            "mlp": {"n_embd", "n_hidden"},
+            "attention": {"n_embd", "n_hidden", "attention"},
+            "transformer": {"n_layer", "n_head", "n_embd", "attention"},
+        }.get(self.model, set())
+        of_models = {f.name for kind in (GPTConfig, LadderConfig) for f in fields(kind)} - {"block_size", "vocab_size"}
+        return [f.name for f in fields(self) if f.name in of_models - own and getattr(self, f.name) != f.default]
+
     def model_config(self, vocab_size: int) -> GPTConfig | LadderConfig:
         """The model these settings describe. Raises UserError for a shape that cannot work."""
         kind = GPTConfig if self.model == "gpt" else LadderConfig

@@ -51,6 +51,7 @@ def test_some_models_in_the_order_of_the_ladder(names_file, capsys):
     assert [row[0] for row in rows_of(capsys.readouterr().out)[1:]] == ["uniform", "mlp"]
     assert json.loads(Path("out/ladder/mlp/settings.json").read_text(encoding="utf-8"))["settings"]["seed"] == 3
     assert not Path("out/ladder/bigram").exists()
+    assert Path("out/ladder/ladder_uniform_mlp.md").exists() and not Path("out/ladder/ladder.md").exists()  # which would be that of all
 
 
 def test_the_share_of_new_names(names_file, monkeypatch):
@@ -70,6 +71,8 @@ def test_the_share_of_new_names(names_file, monkeypatch):
         (["--models=mpl"], "--models=mpl: there is none of that name; did you mean mlp"),
         (["--textbook"], "--textbook needs the list .*--source=yob2022.txt"),
         (["--textbook", "--source=none.txt"], "none.txt"),
+        (["--textbook", "--source=none.txt", "--models", "mlp"], "--models means nothing for --textbook"),
+        (["--textbook", "--source=none.txt", "--device=cpu"], "--device means nothing for --textbook"),
         (["--source=none.txt"], "none.txt"),
         (["--max_steps=0"], "max_steps=0"),
         (["--out_dir=file"], "cannot write to file/ladder"),

@@ -168,11 +168,23 @@ def test_a_run_whose_description_is_no_model_says_so(config_of, tmp_path):
 def test_every_config_of_the_ladder_describes_its_model(path):
     settings = read_config(path)
     config = settings.model_config(27)
-    assert settings.model == config.kind == path.stem
+    assert settings.model == config.kind == path.stem.removesuffix("_learned")
     assert (config.block_size, config.vocab_size) == (32, 27)
     names = torch.zeros(2, 32, dtype=torch.int64)
     assert make(config)(names, names)[1].isfinite()
 
 
 def test_every_kind_has_a_config():
-    assert {path.stem for path in CONFIGS} == set(KINDS)
+    assert {path.stem for path in CONFIGS} == {*KINDS, "bigram_learned"}
+
+
+def test_options_of_another_kind_are_named_and_left_out(config_of, capsys):
+    train(config_of("bigram", {"norm": "rmsnorm", "order": 4}))
+    note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: model="))
+    names = note.removeprefix("note: model=bigram has no ").removesuffix(": left out").split(", ")
+    assert set(names) == {"n_head", "n_embd", "norm", "order"}
+
+
+def test_options_of_its_own_kind_are_not_named(config_of, capsys):
+    train(config_of("ngram", {"order": 4, "n_head": 4, "n_embd": 128}))
+    assert "has no" not in capsys.readouterr().out
