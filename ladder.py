@@ -68,8 +68,8 @@ class LadderSettings:
     """Train three models as the textbook does, instead: names shorter than 10 letters, duplicates kept, plain SGD, no held-out names."""
     max_steps: Annotated[int | None, Range(1)] = None
     """Training steps of each model; None: those of its config, 4,500 (textbook: 10,000)."""
-    seed: Annotated[int, SEED] = 0
-    """Seed of everything drawn by chance, but for the split."""
+    seed: Annotated[int | None, SEED] = None
+    """Seed of everything drawn by chance, but for the split; None: 1337, as in train.py (textbook: 0)."""
     out_dir: str = "out"
     """Folder of the folder `ladder`, where the runs, ladder.md and ladder.png go."""
     device: str = "auto"
@@ -119,14 +119,16 @@ class Result(NamedTuple):
 def climb(name: str, settings: LadderSettings) -> Result:
     """Train one model, and let it write."""
     out_dir = Path(settings.out_dir) / "ladder"
-    options = {"out_dir": out_dir, "run": name, "seed": settings.seed, "device": settings.device}
+    options = {"out_dir": out_dir, "run": name, "device": settings.device}
     options |= {
-        option: getattr(settings, option) for option in ("source", "year", "max_steps", "threads") if getattr(settings, option) is not None
+        option: getattr(settings, option)
+        for option in ("source", "year", "max_steps", "seed", "threads")
+        if getattr(settings, option) is not None
     }
     with contextlib.redirect_stdout(io.StringIO()):
         train.main([str(ROOT / RUNGS[name].config), *(f"--{option}={value}" for option, value in options.items())])
     folder = out_dir / name
-    names, seen = written_names(folder, settings.seed)
+    names, seen = written_names(folder, SamplingSettings.seed if settings.seed is None else settings.seed)
     new = [text for text in names if text not in seen]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return Result(folder, summary, read_log(folder / "log.csv"), len(new) / len(names), new[:5])
@@ -213,7 +215,7 @@ def textbook(settings: LadderSettings) -> None:
     print(f"{len(names):,} names of up to {LONGEST} letters, duplicates kept; {steps:,} steps of 64 names, plain SGD\n")
     rows = []
     for kind, lesson in TEXTBOOK.items():
-        losses = textbook_losses(kind, lesson, names, steps, settings.seed)
+        losses = textbook_losses(kind, lesson, names, steps, settings.seed or 0)
         last = losses[-max(1, steps // 10) :]
         rows.append([kind, f"{lesson.learning_rate:g}", f"{sum(last) / len(last):.3f}", f"{lesson.loss:.2f}"])
     print(table(("model", "learning rate", f"mean loss of the last {len(last):,} steps", "the textbook's"), rows))
