@@ -1,6 +1,6 @@
 """From chance to the Transformer, generation by generation, and what each buys: python ladder.py [--option=value ...]
 
-    python ladder.py                                     all of them, on the same names: six minutes on two CPU cores
+    python ladder.py                                     all of them, on the same names: five minutes on two CPU cores
     python ladder.py --models bigram mlp                 some of them
     python ladder.py --textbook --source=yob2022.txt     a textbook's own protocol, beside its figures
 
