@@ -140,7 +140,7 @@ def start(settings: Settings) -> Run:
         machine.notes.append("shard: there is one process, which holds all of the model; torchrun would start several")
     if average and settings.shard:
         share(average, world, machine.device, shard=True)
-    forward = share(model, world, machine.device, settings.shard)
+    forward = model if counting else share(model, world, machine.device, settings.shard)
     forward = try_to_compile(forward, model, machine, loaders["train"], world)
     if unused := settings.without_meaning():
         machine.notes.append(f"model={settings.model} has no {', '.join(unused)}: left out")

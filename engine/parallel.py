@@ -99,7 +99,7 @@ def leave_world() -> None:
 def share(model: torch.nn.Module, world: World, device: torch.device, shard: bool) -> torch.nn.Module:
     """The module to call in training. All processes hold all of the model and average their gradients (DistributedDataParallel),
     or with `shard` each holds a part of every layer (FSDP2, Zhao et al. 2023) and `model` itself is changed."""
-    if world.size == 1 or not any(p.requires_grad for p in model.parameters()):
+    if world.size == 1:
         return model
     if not shard:
         from torch.nn.parallel import DistributedDataParallel

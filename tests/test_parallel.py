@@ -38,6 +38,15 @@ def test_two_processes_equal_one_on_names_and_one_goes_on_for_two(tiny_config, t
     assert (tmp_path / "out/two/samples.txt").read_text().count("step ") == 4
 
 
+def test_two_processes_count_what_one_counts(tiny_config, tmp_path):
+    train(tiny_config, "--run=one", "--model=bigram")
+    done = two(tiny_config, "--run=two", "--model=bigram", "--ema=0.9")
+    assert done.stdout.count("4 new names") == 1
+    weights = [(tmp_path / "out" / run / "model.safetensors").read_bytes() for run in ("one", "two")]
+    assert weights[0] == weights[1]
+    assert losses(tmp_path / "out/two") == pytest.approx(losses(tmp_path / "out/one"), rel=1e-6)
+
+
 def test_two_sharded_processes_go_on_for_one_on_a_stream(tmp_path, prose_file):
     config = tmp_path / "stream.py"
     model = "block_size=16; n_layer=2; n_head=2; n_embd=16; batch_size=5; max_steps=40; eval_interval=10; log_interval=5; warmup_steps=5"

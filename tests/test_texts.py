@@ -201,7 +201,9 @@ def test_the_configs_run_on_the_real_book(book, name, tmp_path, capsys):
 
 def test_every_config_is_listed_and_fits_together():
     names = known_configs().split(", ")
-    assert names == [f"config/{name}.py" for name in ("gpt2", "names", "odyssey", "odyssey_bpe", "odyssey_char", "odyssey_word", "text")]
+    ladder = [f"ladder/{name}" for name in ("attention", "bigram", "bigram_learned", "mlp", "ngram", "transformer", "uniform")]
+    expected = ["gpt2", *ladder, "names", "odyssey", "odyssey_bpe", "odyssey_char", "odyssey_word", "text"]
+    assert names == [f"config/{name}.py" for name in expected]
     for name in names:
         settings = read_config(ROOT / name)
         settings.check_data_options()
