@@ -258,16 +258,17 @@ def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Trut
         remark = f", that one gets {expected}, as documented" if documented else f", that one does NOT get {expected}"
         computed, truths = [computed[0][:, :, others]], [Truth(*(x[:, :, others] for x in truths[0]))]
     found = errors(computed, truths[: len(computed)])
+    rounding = within(found)
     records = [
         Record("same function", case.name, path, f"{tensor} {measure}", value)
         for tensor, error in zip(TENSORS, found, strict=False)
         for measure, value in error._asdict().items()
     ]
-    records.append(Record("same function", case.name, path, "within", within(found) and documented))
+    records.append(Record("same function", case.name, path, "within", rounding and documented))
     cells = [f"{error.absolute:.1e}" + ("" if math.isnan(error.relative) else f" ({error.relative:.0e})") for error in found]
-    if any(error.relative > 0.1 for error in found) and within(found):
+    if rounding and any(error.relative > 0.1 for error in found):
         remark += ", which leaves hardly a digit here"
-    verdict = ("rounding" if within(found) else "DIFFERENT") + remark
+    verdict = ("rounding" if rounding else "DIFFERENT") + remark
     return [case.name, path, *cells, *["-"] * (4 - len(found)), f"{max(error.used for error in found):.1%}", verdict], records
 
 
@@ -275,7 +276,7 @@ def judge(case: Case, path: str, computed: list[torch.Tensor], truths: list[Trut
 # 2. What each costs
 
 
-def measure_costs(study: Study) -> tuple[Costs, dict[tuple[str, str], str]]:
+def measure_costs(study: Study) -> tuple[Costs, dict[tuple[str, str], tuple[Shape, str]]]:
     """Of the shapes asked for, and of the last at smaller T; and why a path and way is not everywhere."""
     settings = study.settings
     paths = settings.backends or ["manual", "fused"]
@@ -284,7 +285,7 @@ def measure_costs(study: Study) -> tuple[Costs, dict[tuple[str, str], str]]:
         found, lacking = cost_of(random_inputs(shape, study.device, study.dtype), paths, settings.rounds, settings.dropout)
         costs |= {(shape, *key): cost for key, cost in found.items()}
         for (path, way), why in lacking.items():
-            missing.setdefault((path, way), f"{shape}: {why}")
+            missing.setdefault((path, way), (shape, why))
     return costs, missing
 
 
@@ -299,7 +300,7 @@ def growing(shape: Shape) -> list[Shape]:
     return [shape._replace(T=T, S=T) for T in [*lengths, shape.T]]
 
 
-def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], str]) -> list[Record]:
+def show_costs(study: Study, costs: Costs, missing: dict[tuple[str, str], tuple[Shape, str]]) -> list[Record]:
     """The second table."""
     peak = gpu_peak(study.device) or matmul_rate(study.dtype, study.device, 1024, 256)
     rows, records = [], []
@@ -340,9 +341,9 @@ of the peak    {peak / 1e9:,.0f} GFLOP/s, {"by the data sheet" if gpu_peak(study
     )
     if study.settings.dropout and not gpu:
         print("with dropout PyTorch has no fused kernel for a CPU: fused is math there")
-    for (path, way), why in missing.items():
-        print(f"{path}, {way}: unavailable at {why}")
-        records.append(Record("cost", why.split(": ")[0], path, f"{way} unavailable", why.split(": ", 1)[1]))
+    for (path, way), (shape, why) in missing.items():
+        print(f"{path}, {way}: unavailable at {shape}: {why}")
+        records.append(Record("cost", str(shape), path, f"{way} unavailable", why))
     return records
 
 

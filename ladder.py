@@ -131,7 +131,7 @@ def climb(name: str, settings: LadderSettings) -> Result:
     names, seen = written_names(folder, SamplingSettings.seed if settings.seed is None else settings.seed)
     new = [text for text in names if text not in seen]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return Result(folder, summary, read_log(folder / "log.csv"), len(new) / len(names), new[:5])
+    return Result(folder, summary, read_log(folder / "log.csv"), len(new) / max(1, len(names)), new[:5])
 
 
 def written_names(folder: Path, seed: int) -> tuple[list[str], set[str]]:
@@ -224,7 +224,8 @@ def textbook(settings: LadderSettings) -> None:
 
 
 def short_names(source: Path, year: int | None = None) -> list[str]:
-    """The names in the source, one a line, with or without more columns: lower case, of at most 9 letters a to z, duplicates kept."""
+    """The names in the source, one a line, with or without more columns: lower case, of at most 9 letters a to z, duplicates kept.
+    Raises UserError for a source that cannot be read, or with fewer than a batch of them."""
     text = "".join(read_text(io.BytesIO(read_source(source, year)), source))
     names = [line.split(",")[0].strip().lower() for line in text.split("\n")]
     names = names[1:] if names[0] == "name" else names  # the header of a CSV

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import re
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -148,7 +149,7 @@ def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 @functools.cache
-def compiled_flex() -> torch.nn.Module:
+def compiled_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.recompile_limit = 1000  # beyond it, a new shape would not be compiled

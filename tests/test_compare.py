@@ -234,3 +234,11 @@ def test_a_shape_of_very_many_scores_is_checked_in_part():
     assert compare.shape_case(study.shapes[0], study).name == "(1, 1, 4096, 64)"
     study = study._replace(shapes=[Shape(8, 6, 256, 256, 64)])
     assert compare.shape_case(study.shapes[0], study).name == "(8, 6, 256, 64)"
+
+
+def test_what_is_asked_for_is_taken():
+    options = {"shapes": ["2,3,8,4", "1,1,5,64"], "head_dim": 16, "csv": "mine.csv", "plot": "mine.png", "threads": 1, "device": "cpu"}
+    study = compare.prepare(compare.CompareSettings(**options))
+    assert study.shapes == [Shape(2, 3, 8, 8, 16), Shape(1, 1, 5, 5, 16)]
+    assert (study.numbers, study.picture, study.place) == (Path("mine.csv"), Path("mine.png"), "cpu, 1 thread")
+    assert not Path("out").exists()

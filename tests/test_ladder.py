@@ -2,6 +2,7 @@
 
 import json
 import math
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,10 @@ def test_short_names():
     )
     names = short_names(Path("list.csv"))
     assert names[:2] == ["bartholo", "bartholom"] and names[2:] == ["eve"] * 70
+    with zipfile.ZipFile("names.zip", "w") as archive:
+        archive.writestr("yob1990.txt", "Eve,F,5\n" * 64)
+        archive.writestr("yob1991.txt", "Ada,F,5\n" * 64)
+    assert set(short_names(Path("names.zip"), 1991)) == {"ada"}
     Path("few.txt").write_text("ada\neve\n")
     with pytest.raises(UserError, match=r"few.txt has 2 names of up to 9 letters; at least 64"):
         short_names(Path("few.txt"))

@@ -12,7 +12,7 @@ Each has the interface of `GPT`, so that train.py, sample.py and evaluate.py tak
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn as nn
@@ -21,14 +21,15 @@ from torch import Tensor
 
 from model import GPT, KVCache, document_mask, fused_attention, manual_attention, merge_heads, split_heads
 
-KINDS = ("uniform", "bigram", "mlp", "attention", "transformer", "ngram")
+Kind = Literal["uniform", "bigram", "mlp", "attention", "transformer", "ngram"]
+KINDS = get_args(Kind)
 
 
 @dataclass
 class LadderConfig:
     """The shape of a model. Raises ValueError for one that cannot work."""
 
-    kind: Literal["uniform", "bigram", "mlp", "attention", "transformer", "ngram"]
+    kind: Kind
     block_size: int = 16  # longest context, in tokens
     vocab_size: int = 27
     n_embd: int = 3
@@ -38,7 +39,7 @@ class LadderConfig:
     smoothing: float | None = 1.0  # bigram: added to every count; None: the table is learned instead
     order: int = 5  # ngram: characters, the one to come included
     attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers, as in GPTConfig
-    position = "learned"  # of all of them, as GPTConfig has it
+    position = "learned"  # which says no more than: not rotary
     tied_head = False
 
     def __post_init__(self) -> None:
@@ -66,11 +67,11 @@ class LadderModel(nn.Module):
     count(tokens)             if it learns by counting: from documents one after the other, $ada$eve$, (N,) int64
     """
 
+    counts = False  # whether it learns by counting: one call of `count`, and no steps
+
     def __init__(self, config: LadderConfig) -> None:
         super().__init__()
         self.config = replace(config)  # a copy, as in GPT
-
-    counts = False  # whether it learns by counting: one call of `count`, and no steps
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """As GPT's: with targets (B, T), logits (B, T, V) and the mean cross-entropy over those that are not -1; without, the
