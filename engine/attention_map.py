@@ -1,6 +1,5 @@
 """Where each token of a text looks: the attention weights of a model, as a picture and as a page to point at."""
 
-import json
 import math
 import textwrap
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from engine.files import filled_in
 from engine.generation import evaluating
+from engine.trace import shortened
 from model import GPT
 
 if TYPE_CHECKING:
@@ -114,10 +115,6 @@ def label(axes: "Axes", tokens: list[str], step: int) -> None:
     axes.tick_params(length=2)
 
 
-def shortened(token: str, longest: int = 16) -> str:
-    return token if len(token) <= longest else token[: longest - 1] + "…"
-
-
 def page(weights: Tensor, tokens: list[str], layers: list[int], heads: list[int], title: str) -> str:
     """A page of HTML that needs nothing beside itself, with the same maps, one at a time; pointing at a cell tells its weight.
 
@@ -126,5 +123,4 @@ def page(weights: Tensor, tokens: list[str], layers: list[int], heads: list[int]
     parts = (weights.double() * 1e5).round().int().tolist()
     triangles = [[[row[: i + 1] for i, row in enumerate(head)] for head in layer] for layer in parts]
     data = {"title": title, "tokens": tokens, "layers": layers, "heads": heads, "weights": triangles}
-    written = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no token can end the element that holds it
-    return TEMPLATE.read_text(encoding="utf-8").replace("{{data}}", written)
+    return filled_in(TEMPLATE, data)

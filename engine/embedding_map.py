@@ -1,6 +1,5 @@
 """Where the tokens of a model lie: its table of embeddings as a picture, as a page to turn, and whether vowels lie together."""
 
-import json
 import math
 import textwrap
 import unicodedata
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from engine.files import filled_in
+from engine.trace import shortened
 from model import GPT
 from zoo.ladder import AttentionMLP, SequenceMLP, Transformer
 
@@ -168,10 +169,6 @@ def draw_view(axes: "Axes", points: Tensor, tokens: list[str], kinds: list[str])
     axes.tick_params(labelsize=8)
 
 
-def shortened(token: str, longest: int = 16) -> str:
-    return token if len(token) <= longest else token[: longest - 1] + "…"
-
-
 def page(points: Tensor, tokens: list[str], kinds: list[str], axes_named: list[str], title: str, said: str = "") -> str:
     """A page of HTML that needs nothing beside itself, with the same points to turn; pointing at one tells its token.
 
@@ -182,5 +179,4 @@ def page(points: Tensor, tokens: list[str], kinds: list[str], axes_named: list[s
         said = f"{said} Shown: the first {shown:,} of {len(tokens):,} tokens.".strip()
     places = [[float(f"{x:.5g}") for x in point] for point in points[:shown].tolist()]
     data = {"title": title, "tokens": tokens[:shown], "groups": kinds[:shown], "axes": axes_named, "points": places, "said": said}
-    written = json.dumps({**data, "labelled": LABELLED}, separators=(",", ":")).replace("<", "\\u003c")  # no token ends its element
-    return TEMPLATE.read_text(encoding="utf-8").replace("{{data}}", written)
+    return filled_in(TEMPLATE, {**data, "labelled": LABELLED})

@@ -3,6 +3,7 @@
 import codecs
 import hashlib
 import io
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,12 @@ def output_file(option: str, name: str | None, otherwise: Path) -> Path:
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write to {path.parent}; choose another place with --{option}")
     return path
+
+
+def filled_in(template: Path, data: dict) -> str:
+    """A page of HTML with the data in the place that its template has for them: an element of JSON, which no text in the data can end."""
+    written = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return template.read_text(encoding="utf-8").replace("{{data}}", written)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -75,6 +75,11 @@ def token_name(token: int, tokenizer: Tokenizer) -> str:
     return visible(text)
 
 
+def shortened(token: str, longest: int = 16) -> str:
+    """The beginning of a token's name, for a label."""
+    return token if len(token) <= longest else token[: longest - 1] + "…"
+
+
 def visible(text: str) -> str:
     """The text on one line, with blanks and line ends that can be seen."""
     return "".join("␣" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in text)
