@@ -459,7 +459,7 @@ REASONS = [  # and the code in model.py that is meant
     (
         "Its own causal mask counts from the first key. With a cache there are more keys than queries, and the last query is to see all "
         "of them: then the mask is given.",
-        "is_causal = mask is None and T == S",
+        "is_causal = causal and T == S",
     ),
     ("A boolean mask says what may be seen: nn.Transformer's says the opposite.", "def causal_mask("),
     (

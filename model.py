@@ -9,8 +9,8 @@ C = n_embd channels, H = n_head heads, D = C / H channels of a head, V = vocab_s
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class GPTConfig:
     attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers; may be changed on a live model
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     position: Literal["learned", "rotary"] = "learned"
-    activation: Literal["gelu", "relu2"] = "gelu"
+    activation: Literal["gelu", "relu", "relu2"] = "gelu"
     qk_norm: bool = False  # normalise queries and keys, so that no score can blow up (Henry et al. 2020)
     tied_head: bool = True  # the output layer is the token embedding (Press & Wolf 2017)
     init: Literal["gpt2", "fan_in"] = "gpt2"  # the initial weights, see GPT.init_weights
@@ -53,15 +53,10 @@ class GPTConfig:
         for name in ("dropout", "attention_dropout", "embedding_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
-        for name, known in (
-            ("attention", ("fused", "manual")),
-            ("norm", ("layernorm", "rmsnorm")),
-            ("position", ("learned", "rotary")),
-            ("activation", ("gelu", "relu2")),
-            ("init", ("gpt2", "fan_in")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}")
+        for f in fields(self):
+            known = get_args(f.type)
+            if isinstance(f.default, str) and getattr(self, f.name) not in known:
+                raise ValueError(f"{f.name}={getattr(self, f.name)!r} is not one of {', '.join(known)}")
 
 
 # ------------------------------------------------------------------------------------------------------------------------
@@ -94,26 +89,30 @@ def document_mask(positions: Tensor) -> Tensor:
     return ((i <= i[:, None]) & (i >= start[:, :, None]))[:, None]
 
 
-def manual_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+def manual_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0, causal: bool = True
+) -> tuple[Tensor, Tensor]:
     """Attention written out. q (B, H, T, D), k and v (B, H, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
-    `mask` (broadcastable to (B, H, T, S), True = may attend) defaults to the causal one. `dropout` is the share of weights
-    set to zero, for training only; the weights returned are those before it. A query that may attend to nothing gets nan, where
-    `fused_attention` gives it 0; no mask of this model leaves a query without a key.
+    `mask` (broadcastable to (B, H, T, S), True = may attend) defaults to the causal one, or, if not `causal`, to none. `dropout` is
+    the share of weights set to zero, for training only; the weights returned are those before it. A query that may attend to
+    nothing gets nan, where `fused_attention` gives it 0; no mask of this model leaves a query without a key.
     """
-    if mask is None:
+    if mask is None and causal:
         mask = causal_mask(q.size(2), k.size(2), q.device)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S), of variance 1 for standard normal q, k
-    scores = scores.masked_fill(~mask, float("-inf"))  # before the softmax, so that what is left still sums to 1
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))  # before the softmax, so that what is left still sums to 1
     weights = scores.softmax(dim=-1)
     return drop(weights, dropout) @ v, weights
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0, causal: bool = True) -> Tensor:
     """The same function in one kernel that never stores the T x S weights (Dao et al. 2022). Shapes as in `manual_attention`."""
     T, S = q.size(2), k.size(2)
-    is_causal = mask is None and T == S  # SDPA's own causal mask is aligned to the top left: right only without a cache
-    if mask is None and 1 < T != S:
+    causal = causal and mask is None
+    is_causal = causal and T == S  # SDPA's own causal mask is aligned to the top left: right only without a cache
+    if causal and 1 < T != S:
         mask = causal_mask(T, S, q.device)  # a single query, T = 1, sees every key: no mask
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
 
@@ -192,6 +191,8 @@ class KVCache(NamedTuple):
 class CausalSelfAttention(nn.Module):
     """Multi-head attention in which a token sees itself and what came before it."""
 
+    causal = True  # those of the zoo are not
+
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config  # shared by all layers: setting model.config.attention switches the path of each
@@ -219,16 +220,20 @@ class CausalSelfAttention(nn.Module):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         if cache is not None:
             k, v = cache.put(k, v, place)  # (B, H, S, D)
+        return self.attend(q, k, v, mask, return_weights)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+        """By the path that the config names now, and the last layer. q (B, H, T, D), k and v (B, H, S, D) -> as `forward`."""
         dropout = self.config.dropout if self.config.attention_dropout is None else self.config.attention_dropout
         dropout = dropout if self.training else 0.0  # SDPA drops whenever it is above 0, in eval too
         if self.config.attention == "manual":
-            y, weights = manual_attention(q, k, v, mask, dropout)
+            y, weights = manual_attention(q, k, v, mask, dropout, self.causal)
         elif self.config.attention != "fused":
             raise ValueError(f"attention={self.config.attention!r} is not one of fused, manual")
         elif return_weights:
             raise ValueError("attention='fused' never builds the weights; attention='manual' returns them")
         else:
-            y = fused_attention(q, k, v, mask, dropout)
+            y = fused_attention(q, k, v, mask, dropout, self.causal)
         y = self.dropout(self.c_proj(merge_heads(y)))  # (B, T, C)
         return (y, weights) if return_weights else y
 
@@ -264,11 +269,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.c_fc(x)  # (B, T, 4C)
+        x = gelu(x) if self.activation == "gelu" else F.relu(x)
         if self.activation == "relu2":
-            x = F.relu(x)
             x = x * x  # ReLU squared: Primer, So et al. 2021
-        else:
-            x = gelu(x)
         return self.dropout(self.c_proj(x))  # (B, T, C)
 
 

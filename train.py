@@ -1,4 +1,4 @@
-"""Train a GPT: settings -> data -> model -> loop -> run folder.
+"""Train a GPT, or a model of the zoo: settings -> data -> model -> loop -> run folder.
 
     python train.py config/names.py                          prepare the data, train, evaluate, print new names
     python train.py config/names.py --n_layer=6 --run=deep   any option overrides the config file
@@ -25,10 +25,11 @@ import torch
 from filelock import FileLock
 from tqdm import tqdm
 
-from config.command_line import settings_for_training
-from config.settings import Settings
+from config.command_line import read_config, settings_for_training
+from config.settings import ONLY_MODEL, Settings
 from data.batches import Ahead, RowLoader, StreamLoader
-from data.prepared import Prepared
+from data.examples import ExampleLoader
+from data.prepared import SPLITS, Prepared
 from data.tokenizers import decode_documents
 from engine import checkpoint
 from engine.device import Machine, autocast, eager, peak_memory, pick_machine, set_up, try_to_compile
@@ -39,9 +40,12 @@ from engine.logs import Log, check_packages, plot_loss, write_summary
 from engine.optimizer import learning_rate_at, make_optimizers, set_learning_rate, update_average
 from engine.parallel import World, join_world, leave_world, share, whole
 from engine.signals import StopRequest
+from engine.tasks import Task, task_of
 from engine.writing import continuations, only_new, page
 from zoo.ladder import LadderModel
-from zoo.models import Model, make
+from zoo.models import Config, Model, make
+
+Loader = RowLoader | StreamLoader | ExampleLoader | Ahead
 
 
 @dataclass
@@ -75,7 +79,8 @@ class Run:
     world: World  # the processes that share the work
     machine: Machine
     data: Prepared
-    loaders: dict[str, RowLoader | StreamLoader | Ahead]  # by split
+    loaders: dict[str, Loader]  # by split
+    task: Task | None  # what is told of a model that does not write texts
     model: Model
     average: Model | None  # of the weights over the steps, if there is to be one
     forward: Callable  # the model, or a compiled or distributed one with the same weights
@@ -95,7 +100,12 @@ class Run:
 
 
 def main(arguments: list[str]) -> None:
-    run = start(settings_for_training(arguments, __doc__))
+    train(settings_for_training(arguments, __doc__))
+
+
+def train(settings: Settings) -> None:
+    """One run, from beginning to end."""
+    run = start(settings)
     try:
         loop(run)
         finish(run)
@@ -112,19 +122,23 @@ def start(settings: Settings) -> Run:
         )
     settings.check_data_options()
     check_packages(settings)
-    settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
+    if settings.start_from and not settings.resume:
+        settings.start_from = trained_before(settings)
+    if settings.model not in ONLY_MODEL.values():
+        settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     if settings.shard and settings.model != "gpt":
         raise UserError(f"--shard is for model=gpt; model={settings.model} fits anywhere")
     world = join_world()
     with world.one_first():
         data: Prepared = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
-    config = settings.model_config(data.tokenizer.vocab_size)
+    config = model_config(settings, data)
+    task = task_of(data.meta["kind"], settings.model)
     folder = Path(settings.out_dir) / (settings.run or settings.dataset)
     if settings.resume:
         checkpoint.check_resume(folder, settings, data.meta)
     before = checkpoint.ran_before(folder) if settings.resume else {}
     machine = set_up(world.of_first(lambda: pick_machine(settings, config, before)), world)
-    loaders = {split: make_loader(split, data, settings, machine, world) for split in data.tokens}
+    loaders = {split: make_loader(split, data, settings, machine, world) for split in SPLITS}
 
     torch.manual_seed(settings.seed)
     model = make(config).to(machine.device)
@@ -134,6 +148,9 @@ def start(settings: Settings) -> Run:
         if settings.resume:
             raise UserError(f"--resume: model={settings.model} has counted all there is, and has nothing to go on with; leave it out")
         progress = count(model, data.tokens["train"], machine.device)
+    if settings.start_from and not settings.resume:
+        began_from = checkpoint.load_weights_that_fit(Path(settings.start_from), model)
+        print(f"starting from {settings.start_from}: {began_from}")
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
     if settings.shard and world.size == 1:
@@ -150,7 +167,7 @@ def start(settings: Settings) -> Run:
     scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
     if world.rank:
         torch.manual_seed(settings.seed + world.rank)  # for its dropout
-    run = Run(settings, folder, world, machine, data, loaders, model, average, forward, optimizers, scaler, began, progress=progress)
+    run = Run(settings, folder, world, machine, data, loaders, task, model, average, forward, optimizers, scaler, began, progress=progress)
     open_folder(run)
     return run
 
@@ -162,9 +179,33 @@ def count(model: LadderModel, tokens: np.ndarray, device: torch.device) -> Progr
     return Progress(n_targets=len(tokens) - 1, seconds=time.perf_counter() - began)
 
 
-def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine, world: World) -> RowLoader | StreamLoader | Ahead:
+def model_config(settings: Settings, data: Prepared) -> Config:
+    """The model's shape, as settings and data have it."""
+    return settings.model_config(data.tokenizer.vocab_size if data.tokenizer else 1, data.meta.get("shape"))
+
+
+def trained_before(settings: Settings) -> str:
+    """The folder of the run to start from. If a config is named whose run is not there, it is trained first."""
+    if not settings.start_from.endswith(".py"):
+        return str(checkpoint.find_run(settings.start_from, settings.out_dir))
+    first = replace(read_config(Path(settings.start_from)), out_dir=settings.out_dir, device=settings.device)
+    folder = Path(first.out_dir) / first.run
+    if (folder / checkpoint.WEIGHTS).exists():
+        return str(folder)
+    print(f"first {settings.start_from}, to start from:")
+    train(first)
+    print()
+    return str(folder)
+
+
+def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine, world: World) -> Loader:
     """The batches of one split."""
-    tokens, part = data.tokens[split], (world.rank, world.size) if split == "train" else (0, 1)
+    part = (world.rank, world.size) if split == "train" else (0, 1)
+    if task := task_of(data.meta["kind"], settings.model):
+        lengths, make = task.examples(split, data, settings)
+        loader = ExampleLoader(lengths, make, settings.batch_size, settings.seed, part)
+        return Ahead(loader) if split == "train" and machine.device.type == "cuda" else loader
+    tokens = data.tokens[split]
     if data.meta["kind"] == "stream":
         block_size = settings.block_size if split == "train" else min(settings.block_size, len(tokens) - 1)
         loader = StreamLoader(tokens, block_size, settings.batch_size, settings.seed, part)
@@ -195,11 +236,12 @@ def take_folder(run: Run) -> None:
 
 def describe_run(run: Run) -> None:
     """What later programs need besides the weights; and the log is opened."""
-    run.data.tokenizer.save(run.folder / "tokenizer.json")
+    if run.data.tokenizer:
+        run.data.tokenizer.save(run.folder / "tokenizer.json")
     if run.data.meta["kind"] == "rows":
         write_text(run.folder / "seen.txt", "\n".join(decode_documents(run.data.tokens["train"], run.data.tokenizer)) + "\n")
     ran = {**run.machine.decided(), "processes": run.world.size}
-    config = run.settings.model_config(run.data.tokenizer.vocab_size)
+    config = model_config(run.settings, run.data)
     checkpoint.save_settings(run.folder, run.settings, config, run.data.meta, ran, run.progress.step)
     run.log = Log(run.folder, run.progress.step, run.settings)
 
@@ -267,9 +309,11 @@ def training_step(run: Run) -> dict[str, float]:
     n_targets = sum(batch.n_all for batch in batches)
     step_loss = torch.zeros((), device=machine.device)  # mean over all targets of the step, this process's share of it
     for batch in batches:
-        batch = batch.to(machine.device).with_noise(settings.token_noise, run.model.config.vocab_size)
+        batch = batch.to(machine.device)
+        if run.task is None:
+            batch = batch.with_noise(settings.token_noise, run.model.config.vocab_size)
         with autocast(machine.device, machine.dtype):
-            _, loss = run.forward(batch.idx, batch.targets, batch.positions)
+            _, loss = run.forward(*batch.inputs)
         loss = loss * (batch.n_targets / n_targets)  # so that the gradients add up to that of one large batch
         run.scaler.scale(loss * run.world.size).backward()  # the processes' gradients are averaged, not added
         step_loss += loss.detach()
@@ -345,6 +389,8 @@ def evaluate_split(run: Run, split: str) -> float:
 
 def short_samples(run: Run) -> list[str]:
     """A few names, or the beginning of a text: enough to see how the model is doing. None in processes that do not write."""
+    if run.task:
+        return [] if run.world.rank else run.task.samples(run.best, run.data, run.settings, 5)
     count, settings = 5, run.settings
     if run.data.meta["kind"] == "stream":
         count, settings = 1, replace(settings, max_new_tokens=min(settings.block_size, 200))
@@ -422,30 +468,28 @@ def finish(run: Run) -> None:
     checkpoint.load_weights(run.folder, run.best)
     summary = summarise(run)
     if run.world.rank == 0:
+        if run.task:
+            summary["measured"] = {split: run.task.measure(run.best, run.data, split) for split in ("val", "test")}
         write_summary(run.folder, summary)
         plot_loss(run.folder, run.log.rows, run.progress.best_step)
     print_summary(summary)
+    if "measured" in summary:
+        print(f"\n{run.task.report(summary['measured'])}\n")
     print(f"everything is in {run.folder}")
-    print_samples(run)
+    if run.task is None:
+        print_samples(run)
 
 
 def summarise(run: Run) -> dict[str, Any]:
     """How good the run got, on each split, and how fast."""
-    progress, limit = run.progress, run.settings.eval_tokens
+    progress = run.progress
     losses = {split: evaluate_split(run, split) for split in run.loaders}
-    amounts = {split: amount(loader.once(limit), run.data.tokenizer) for split, loader in run.loaders.items()}
-    if run.data.meta["kind"] == "rows":  # a character a token, the boundary counted as one
-        bits = {"bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()}}
-    else:
-        bits = {"bits_per_byte": {split: amounts[split].bits_per_byte(loss) for split, loss in losses.items()}}
     return {
         "steps": progress.step,
         "best_step": progress.best_step,
         "loss": losses,
-        **bits,
         "perplexity": {split: math.exp(loss) if loss < 700 else math.inf for split, loss in losses.items()},  # exp(710) is no float
-        "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
-        "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
+        **({} if run.task else of_text(run, losses)),
         "parameters": run.model.num_parameters(),
         "tokens_per_second": (speed := progress.n_targets / progress.seconds),
         "mfu": utilization(run, speed),
@@ -455,15 +499,29 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
+def of_text(run: Run, losses: dict[str, float]) -> dict[str, Any]:
+    """What these losses are for each bit of the text, by split."""
+    amounts = {split: amount(loader.once(run.settings.eval_tokens), run.data.tokenizer) for split, loader in run.loaders.items()}
+    if run.data.meta["kind"] == "rows":  # a character a token, the boundary counted as one
+        bits = {"bits_per_character": {split: loss / math.log(2) for split, loss in losses.items()}}
+    else:
+        bits = {"bits_per_byte": {split: amounts[split].bits_per_byte(loss) for split, loss in losses.items()}}
+    return {
+        **bits,
+        "tokens_per_byte": {split: found.tokens / found.bytes if found.bytes else None for split, found in amounts.items()},
+        "unknown": {split: found.unknown / found.tokens for split, found in amounts.items()},
+    }
+
+
 def print_summary(summary: dict[str, Any]) -> None:
     """The summary as a table."""
-    unit = "bits_per_byte" if "bits_per_byte" in summary else "bits_per_character"
-    print(f"\n{'':12}{'loss':>8}{unit.replace('_per_', '/'):>16}{'perplexity':>12}")
+    unit = next((name for name in ("bits_per_byte", "bits_per_character") if name in summary), None)
+    print(f"\n{'':12}{'loss':>8}{f'{unit}'.replace('_per_', '/') if unit else '':>16}{'perplexity':>12}")
     for split, name in {"train": "training", "val": "validation", "test": "test"}.items():
-        bits = summary[unit][split]
-        shown_bits = "undefined" if bits is None else f"{bits:.4f}"
+        bits = summary[unit][split] if unit else ""
+        shown_bits = "undefined" if bits is None else f"{bits:.4f}" if unit else ""
         print(f"{name:12}{summary['loss'][split]:8.4f}{shown_bits:>16}{summary['perplexity'][split]:12.3f}")
-    if None in summary[unit].values():
+    if unit and None in summary[unit].values():
         shares = " / ".join(f"{share:.2%}" for share in summary["unknown"].values())
         print(f"{shares} of the tokens are unknown: the loss says nothing of their text, so there are no bits per byte")
     print(

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from engine.errors import UserError
 from model import GPTConfig
+from zoo.encoder import EncoderConfig
 from zoo.ladder import LadderConfig
+from zoo.seq2seq import Seq2SeqConfig
+from zoo.vit import ViTConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class NamesSettings(DataSettings):
     year: int | None = None
     """names: year to take out of the Social Security Administration's names.zip."""
     split_seed: Annotated[int, SEED] = 1337
-    """names: seed of the split into training, validation and test part."""
+    """Seed of the split into training, validation and test part."""
 
 
 @dataclass
@@ -82,7 +85,46 @@ class TextSettings(TokenizerSettings):
     """text: the field of a JSON line that holds its text."""
 
 
-DATASETS = {"names": NamesSettings, "odyssey": OdysseySettings, "text": TextSettings}
+@dataclass
+class SexesSettings(DataSettings):
+    """Options of data/sexes/prepare.py."""
+
+    split_seed: Annotated[int, SEED] = 1337
+    """Seed of the split into training, validation and test part."""
+
+
+@dataclass
+class CmudictSettings(DataSettings):
+    """Options of data/cmudict/prepare.py."""
+
+    stress: bool = False
+    """cmudict: keep the stress of each vowel, as in AH0 and AH1."""
+    split_seed: Annotated[int, SEED] = 1337
+    """Seed of the split into training, validation and test part."""
+
+
+@dataclass
+class ImagesSettings(DataSettings):
+    """Options of data/images/prepare.py."""
+
+    image_size: Annotated[int, Range(1, 4096)] = 8
+    """images: pixels of a side, to which each picture of a source is brought."""
+    channels: Literal[1, 3] = 1
+    """images: 1 for shades of grey, 3 for colours."""
+    split_seed: Annotated[int, SEED] = 1337
+    """Seed of the split into training, validation and test part."""
+
+
+DATASETS = {
+    "names": NamesSettings,
+    "odyssey": OdysseySettings,
+    "text": TextSettings,
+    "cmudict": CmudictSettings,
+    "sexes": SexesSettings,
+    "images": ImagesSettings,
+}
+CONFIGS = {"gpt": GPTConfig, "seq2seq": Seq2SeqConfig, "encoder": EncoderConfig, "vit": ViTConfig}  # by model; others: LadderConfig
+ONLY_MODEL = {"cmudict": "seq2seq", "sexes": "encoder", "images": "vit"}  # which there is for these data
 
 
 @dataclass
@@ -108,14 +150,17 @@ class SamplingSettings:
 
 
 @dataclass
-class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
+class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, SexesSettings, ImagesSettings, SamplingSettings):
     """All options of train.py."""
 
-    dataset: Literal["names", "odyssey", "text"] = "names"
-    """Which folder of data/ prepares the text."""
+    dataset: Literal["names", "odyssey", "text", "cmudict", "sexes", "images"] = "names"
+    """Which folder of data/ prepares what to learn from."""
 
-    model: Literal["gpt", "uniform", "bigram", "mlp", "attention", "transformer", "ngram"] = "gpt"
-    """The GPT of model.py, or one of the simpler models that lead up to it (zoo/ladder.py, zoo/ngram.py)."""
+    model: Literal["gpt", "uniform", "bigram", "mlp", "attention", "transformer", "ngram", "seq2seq", "encoder", "vit"] = "gpt"
+    """The GPT of model.py, one of the simpler models that lead up to it (zoo/ladder.py, zoo/ngram.py), or the same block in another
+    shape (zoo/seq2seq.py, zoo/encoder.py, zoo/vit.py)."""
+    start_from: str | None = None
+    """Weights to begin with, as far as they fit: the name or folder of a run, or a config (its run is trained first if need be)."""
     block_size: Annotated[int, Range(1)] = 256
     """Longest context, in tokens."""
     n_layer: Annotated[int, Range(1)] = 4
@@ -143,10 +188,12 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     attention: Literal["auto", "fused", "manual"] = "auto"
     """Attention in one kernel, or written out; both give the same numbers. auto: the faster here."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Normalisation before each branch."""
-    position: Literal["learned", "rotary"] = "learned"
+    """Normalisation of the residual stream."""
+    norm_place: Literal["pre", "post"] = "pre"
+    """seq2seq, encoder, vit: before each branch, or after each sum, as in the original."""
+    position: Literal["learned", "rotary", "sinusoidal"] = "learned"
     """How the model knows the order of the tokens."""
-    activation: Literal["gelu", "relu2"] = "gelu"
+    activation: Literal["gelu", "relu", "relu2"] = "gelu"
     """Non-linearity of the MLP."""
     qk_norm: bool = False
     """Normalise queries and keys."""
@@ -154,6 +201,14 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     """Use the token embedding as the output layer too."""
     init: Literal["gpt2", "fan_in"] = "gpt2"
     """Initial weights: GPT-2's, or scaled to each layer's width with branches that start by adding nothing."""
+    label_smoothing: Annotated[float, Range(0, 1, below_high=True)] = 0.0
+    """seq2seq, encoder, vit: share of each target's probability that is spread over all, in training."""
+    mask_share: Annotated[float, Range(0, 1, above_low=True)] = 0.15
+    """encoder on names: share of the characters to be guessed."""
+    patch_size: Annotated[int, Range(1)] = 2
+    """vit: pixels of a side of the patches into which a picture is cut."""
+    shift: Annotated[int, Range(0)] = 0
+    """vit: move pictures by up to so many pixels in training, each by chance."""
     pad_vocab_to: Annotated[int | None, Range(1)] = None
     """Give the token table a multiple of this many rows; None: 64, which suits a GPU, for more than 1,024 tokens, else 1."""
 
@@ -169,8 +224,9 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     """Highest learning rate."""
     warmup_steps: Annotated[int, Range(0)] = 100
     """Steps over which the learning rate rises to it."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls after that; constant: linearly over the last cooldown_steps, not before."""
+    schedule: Literal["cosine", "linear", "constant", "inverse_sqrt"] = "cosine"
+    """How the learning rate falls after that; constant: linearly over the last cooldown_steps, not before; inverse_sqrt: as the
+    original Transformer's, with the inverse square root of the step."""
     cooldown_steps: Annotated[int, Range(0)] = 0
     """constant: steps at the end over which the learning rate falls."""
     min_learning_rate: Annotated[float, Range(0)] = 0.0
@@ -213,6 +269,12 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
 
     def check_data_options(self) -> None:
         """Raise UserError for an option of another dataset, which would be ignored."""
+        only = ONLY_MODEL.get(self.dataset)
+        if only and self.model != only:
+            raise UserError(f"model={self.model} does not fit dataset={self.dataset}; model={only} would")
+        if (not only and self.model in ("seq2seq", "vit")) or (self.model == "encoder" and self.dataset not in ("names", "sexes")):
+            fit = ", ".join(name for name in DATASETS if ONLY_MODEL.get(name) == self.model)
+            raise UserError(f"model={self.model} does not fit dataset={self.dataset}; dataset={fit} would")
         own = {f.name for f in fields(DATASETS[self.dataset])}
         for f in (f for options in DATASETS.values() for f in fields(options)):
             if f.name not in own and getattr(self, f.name) != f.default:
@@ -221,26 +283,26 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, SamplingSettings):
     def without_meaning(self) -> list[str]:
         """Options of the model that were set, and that this kind of model does not have."""
         own = {
-            "gpt": {f.name for f in fields(GPTConfig)},
+            **{model: {f.name for f in fields(config)} for model, config in CONFIGS.items()},
             "bigram": {"smoothing"},
             "ngram": {"order"},
             "mlp": {"n_embd", "n_hidden"},
             "attention": {"n_embd", "n_hidden", "attention"},
             "transformer": {"n_layer", "n_head", "n_embd", "attention"},
         }.get(self.model, set())
-        of_models = {f.name for kind in (GPTConfig, LadderConfig) for f in fields(kind)} - {"block_size", "vocab_size"}
+        of_models = {f.name for kind in (*CONFIGS.values(), LadderConfig) for f in fields(kind)} - {"block_size", "vocab_size"}
         return [f.name for f in fields(self) if f.name in of_models - own and getattr(self, f.name) != f.default]
 
-    def model_config(self, vocab_size: int) -> GPTConfig | LadderConfig:
-        """The model these settings describe. Raises UserError for a shape that cannot work."""
-        kind = GPTConfig if self.model == "gpt" else LadderConfig
+    def model_config(self, vocab_size: int, shape: dict[str, int] | None = None) -> GPTConfig | LadderConfig:
+        """The model these settings describe. vocab_size, shape: what the data say of it. Raises UserError for one that cannot work."""
+        kind = CONFIGS.get(self.model, LadderConfig)
         options = {f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name)}
-        options["vocab_size"] = vocab_size
+        options |= {"vocab_size": vocab_size, **(shape or {})}
         options["attention"] = "fused" if self.attention == "auto" else self.attention
-        if self.model == "gpt" and self.pad_vocab_to is None:
-            options["pad_vocab_to"] = 64 if vocab_size > 1024 else 1
+        if self.pad_vocab_to is None and self.model in CONFIGS:
+            options["pad_vocab_to"] = 64 if vocab_size > 1024 and self.model == "gpt" else 1
         try:
-            return GPTConfig(**options) if self.model == "gpt" else LadderConfig(self.model, **options)
+            return kind(**options) if self.model in CONFIGS else LadderConfig(self.model, **options)
         except ValueError as error:
             raise UserError(str(error)) from None
 

@@ -26,6 +26,11 @@ class Batch(NamedTuple):
     n_targets: int  # targets that are not -1
     n_all: int  # the same for the whole batch, of which this may be the part of one process
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The arguments of the model's forward."""
+        return self[:3]
+
     def with_noise(self, share: float, vocab_size: int) -> "Batch":
         """About this share of the inputs replaced by tokens drawn by chance; those at the beginning of a document stay.
 

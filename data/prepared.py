@@ -1,7 +1,8 @@
 """Prepared data on disk: one folder per source and options, `train.bin`, `val.bin`, `test.bin`, `tokenizer.json`, `meta.json`.
 
 A .bin file is token ids and nothing else (uint16, or uint32 for vocabularies beyond 65,536); meta.json says how many, of what
-type, and with which checksum. The folder's name is a hash of all that went in, so changed inputs lead to another folder.
+type, and with which checksum. What is no token, such as pixels and classes, lies in arrays beside them, `train.classes.npy`.
+The folder's name is a hash of all that went in, so changed inputs lead to another folder.
 """
 
 import hashlib
@@ -28,9 +29,10 @@ class Prepared:
     """An open folder of prepared data."""
 
     folder: Path
-    meta: dict  # kind ("rows" or "stream"), opening (ids before a text), splits, options, source, and what else is worth remembering
-    tokenizer: tokenizers.Tokenizer
+    meta: dict  # kind ("rows", "stream", "pairs", "classes"), opening (ids before a text), splits, options, source, what else there is
+    tokenizer: tokenizers.Tokenizer | None  # None: there are no tokens
     tokens: dict[str, np.ndarray]  # split -> ids, memory-mapped
+    arrays: dict[str, dict[str, np.ndarray]]  # split -> name -> what else there is, memory-mapped
 
 
 def key(source_sha256: str, options: dict) -> str:
@@ -68,17 +70,24 @@ def scratch(root: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: tokenizers.Tokenizer, meta: dict) -> None:
+def save(
+    folder: Path,
+    tokens: dict[str, Iterable[np.ndarray]],
+    tokenizer: tokenizers.Tokenizer | None,
+    meta: dict,
+    arrays: dict[str, dict[str, np.ndarray]] | None = None,
+) -> None:
     """Write a folder whole or not at all. One that is there already is left as it is.
 
-    tokens: the ids of each split, in as many pieces as suit: only one is in memory at a time.
+    tokens: the ids of each split, in as many pieces as suit: only one is in memory at a time. arrays: split -> name -> array.
     """
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+    vocab_size = tokenizer.vocab_size if tokenizer else 0
+    dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
     with scratch(folder.parent) as place:
         temporary = place / folder.name
         temporary.mkdir()
         splits = {}
-        for name in SPLITS:
+        for name in tokens:
             count, unknown, checksum = 0, 0, hashlib.sha256()
             with open(temporary / f"{name}.bin", "wb") as file:
                 for piece in tokens[name]:
@@ -88,9 +97,13 @@ def save(folder: Path, tokens: dict[str, Iterable[np.ndarray]], tokenizer: token
                     count += len(ids)
                     unknown += 0 if tokenizer.unknown_id is None else int((ids == tokenizer.unknown_id).sum())
             splits[name] = {"tokens": count, "unknown": unknown, "dtype": dtype.name, "sha256": checksum.hexdigest()}
-        tokenizer.save(temporary / "tokenizer.json")
-        checksum = sha256_of_file(temporary / "tokenizer.json")
-        written = {**meta, "vocab_size": tokenizer.vocab_size, "splits": splits, "tokenizer_sha256": checksum}
+        written = {**meta, "vocab_size": vocab_size, "splits": splits, "arrays": {}}
+        for name, array in ((f"{split}.{name}.npy", array) for split, named in (arrays or {}).items() for name, array in named.items()):
+            np.save(temporary / name, array, allow_pickle=False)
+            written["arrays"][name] = sha256_of_file(temporary / name)
+        if tokenizer:
+            tokenizer.save(temporary / "tokenizer.json")
+            written["tokenizer_sha256"] = sha256_of_file(temporary / "tokenizer.json")
         written["meta_sha256"] = meta_checksum(written)
         write_text(temporary / "meta.json", json.dumps(written, indent=1) + "\n")
         try:
@@ -112,15 +125,23 @@ def load(folder: Path) -> Prepared:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if meta["meta_sha256"] != meta_checksum(meta):
             raise UserError(f"{shown(folder)}/meta.json is not what was written there")
-        if meta["tokenizer_sha256"] != sha256_of_file(folder / "tokenizer.json"):
-            raise UserError(f"{shown(folder)}/tokenizer.json is not what was written there")
+        tokenizer = None
+        if "tokenizer_sha256" in meta:
+            if meta["tokenizer_sha256"] != sha256_of_file(folder / "tokenizer.json"):
+                raise UserError(f"{shown(folder)}/tokenizer.json is not what was written there")
+            tokenizer = tokenizers.load(folder / "tokenizer.json")
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for name, checksum in meta.get("arrays", {}).items():
+            if sha256_of_file(folder / name) != checksum:
+                raise UserError(f"{shown(folder / name)} is not what was written there")
+            split, inner, _ = name.split(".")
+            arrays.setdefault(split, {})[inner] = np.load(folder / name, mmap_mode="r", allow_pickle=False)
         tokens = {}
-        for name in SPLITS:
-            expected = meta["splits"][name]
+        for name, expected in meta["splits"].items():
             ids = np.memmap(folder / f"{name}.bin", dtype=expected["dtype"], mode="r")
             if len(ids) != expected["tokens"] or sha256_of_file(ids.filename) != expected["sha256"]:
                 raise UserError(f"{shown(folder / name)}.bin is not what was written there")
             tokens[name] = ids
-        return Prepared(folder, meta, tokenizers.load(folder / "tokenizer.json"), tokens)
+        return Prepared(folder, meta, tokenizer, tokens, arrays)
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{shown(folder)} holds no whole prepared data ({type(error).__name__}: {error})") from None

@@ -250,9 +250,64 @@ def all_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 # ------------------------------------------------------------------------------------------------------------------------
+# Pairs of a text and what it is turned into
+
+
+class SymbolTokenizer:
+    """One token a symbol of a short list; in a text a blank stands between two. Id 0 is the boundary."""
+
+    boundary_id, unknown_id = 0, None
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = [BOUNDARY, *sorted(symbols)]
+        self.ids = {symbol: i for i, symbol in enumerate(self.symbols)}
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [self.ids[symbol] for symbol in text.split()]
+        except KeyError as error:
+            known = " ".join(self.symbols[1:])
+            raise UserError(f"unknown symbol {error.args[0]!r} in {text[:40]!r}; the known ones are {known[:300]}") from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(self.symbols[i] for i in ids)
+
+
+class PairTokenizer:
+    """Two tokenizers: a character of the source, a symbol of the target. What a model writes is of the target, and so are
+    `vocab_size`, `decode` and `boundary_id`, which stands at the end of both."""
+
+    boundary_id, unknown_id = 0, None
+
+    def __init__(self, source: CharTokenizer, target: SymbolTokenizer) -> None:
+        self.source, self.target = source, target
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocab_size
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.target.decode(ids)
+
+    def save(self, path: Path) -> None:
+        """Write all that `load` needs, as JSON."""
+        description = {
+            "kind": "pair",
+            "characters": self.source.ordinary,
+            "fold": self.source.fold,
+            "symbols": self.target.symbols[1:],
+        }
+        write_text(path, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
+
+
+# ------------------------------------------------------------------------------------------------------------------------
 # Making and loading them
 
-Tokenizer = CharTokenizer | WordTokenizer | BPETokenizer
+Tokenizer = CharTokenizer | WordTokenizer | BPETokenizer | PairTokenizer
 
 
 def train_tokenizer(kind: str, texts: Iterable[str], vocab_size: int, min_count: int) -> Tokenizer:
@@ -313,6 +368,9 @@ def load(path: Path) -> Tokenizer:
     """The tokenizer saved at `path`. Raises UserError for a file that does not hold one."""
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
+        if description.get("kind") == "pair":
+            source = CharTokenizer(description["characters"], fold=description["fold"])
+            return PairTokenizer(source, SymbolTokenizer(description["symbols"]))
         if "model" not in description:
             if description["kind"] != "char":
                 raise KeyError(description["kind"])

@@ -24,6 +24,7 @@ from engine.optimizer import Muon
 from engine.parallel import like, whole
 from model import GPT
 from zoo.models import Config, Model, config_from, make
+from zoo.vit import ViT
 
 WEIGHTS = "model.safetensors"
 STATE = Path("last") / "state.pt"
@@ -168,13 +169,32 @@ def load_weights(folder: Path, model: Model) -> None:
     path = folder / WEIGHTS
     try:
         weights = safetensors.torch.load_file(path, device="cpu")
-        if model.config.tied_head:
+        if model.config.tied_head and isinstance(model, GPT):
             weights["lm_head.weight"] = weights["transformer.wte.weight"]
         if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
             raise ValueError(f"{broken[0]} has numbers that are not finite")
         fill(model, weights)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None
+
+
+def load_weights_that_fit(folder: Path, model: Model) -> str:
+    """Fill those of the model's parameters that model.safetensors of another run has in the same shape. Returns which these are,
+    in words. Raises UserError where there are none."""
+    path = folder / WEIGHTS
+    try:
+        weights = safetensors.torch.load_file(path, device="cpu")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error}); train the run again") from None
+    parameters = dict(model.named_parameters())
+    fitting = [name for name, p in parameters.items() if name in weights and weights[name].shape == p.shape]
+    if not fitting:
+        raise UserError(f"--start_from: no weights of {folder} fit this model; a run of the same shape would do")
+    with torch.no_grad():
+        for name in fitting:
+            parameters[name].copy_(weights[name])
+    new = [name for name in parameters if name not in fitting]
+    return f"{len(fitting)} of {len(parameters)} parameters; new: {', '.join(new) or 'none'}"
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
@@ -187,9 +207,12 @@ def load_model(folder: Path, device: torch.device) -> Model:
     return model.to(device).eval()
 
 
-def load_run(folder: Path, device: torch.device) -> tuple[Model, Tokenizer]:
-    """The trained model of a run and its tokenizer. Raises UserError when they do not belong together."""
-    model, tokenizer = load_model(folder, device), tokenizers.load(folder / "tokenizer.json")
+def load_run(folder: Path, device: torch.device) -> tuple[Model, Tokenizer | None]:
+    """The trained model of a run and its tokenizer, None if it reads no tokens. Raises UserError when they do not belong together."""
+    model = load_model(folder, device)
+    if isinstance(model, ViT):
+        return model, None
+    tokenizer = tokenizers.load(folder / "tokenizer.json")
     if tokenizer.vocab_size != model.config.vocab_size:
         raise UserError(
             f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, its model {model.config.vocab_size}; train the run again"

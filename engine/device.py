@@ -193,7 +193,7 @@ def try_to_compile(forward: Callable, model: GPT, machine: Machine, loader: RowL
         with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
             batch = next(loader).to(machine.device)
             with autocast(machine.device, machine.dtype):
-                _, loss = compiled(batch.idx, batch.targets, batch.positions)
+                _, loss = compiled(*batch.inputs)
             loss.backward()
         failure = ""
     except Exception as error:  # a compiler may fail in any way

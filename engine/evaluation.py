@@ -30,7 +30,7 @@ def evaluate(
     for batch in islice(batches, world.rank, None, world.size):
         batch = batch.to(device)
         with autocast(device, dtype):
-            _, loss = model(batch.idx, batch.targets, batch.positions)
+            _, loss = model(*batch.inputs)
         total += loss.double() * batch.n_targets  # stays on the device: no wait between batches
         count += batch.n_targets
     world.add_up(total, count)

@@ -100,7 +100,8 @@ def update_average(average: torch.nn.Module, model: torch.nn.Module, decay: floa
 
 
 def learning_rate_at(step: int, settings: Settings) -> float:
-    """The rate of the step numbered `step` from 0: up over warmup_steps, then down to min_learning_rate at max_steps.
+    """The rate of the step numbered `step` from 0: up over warmup_steps, then down to min_learning_rate at max_steps (of
+    inverse_sqrt: for ever).
 
     The first step already learns, and the one that would be at the very end, max_steps, is not taken.
     """
@@ -109,6 +110,8 @@ def learning_rate_at(step: int, settings: Settings) -> float:
     start = settings.warmup_steps
     if settings.schedule == "constant":  # then linear, over the last cooldown_steps
         start = max(start, settings.max_steps - settings.cooldown_steps)
+    if settings.schedule == "inverse_sqrt":  # Vaswani et al. 2017, equation 3, with learning_rate in place of what it is at its top
+        return settings.learning_rate * math.sqrt(max(1, start) / (step + 1))
     done = min(1.0, max(0.0, (step - start) / max(1, settings.max_steps - start)))  # 0 to 1
     fall = (1 - math.cos(math.pi * done)) / 2 if settings.schedule == "cosine" else done
     return settings.learning_rate + (settings.min_learning_rate - settings.learning_rate) * fall

@@ -243,10 +243,10 @@ def test_the_transformer_is_torchs_own(path):
         for block in model.blocks:
             theirs = torch.nn.TransformerEncoderLayer(C, H, 4 * C, dropout=0.0, activation="relu", batch_first=True, norm_first=False)
             pairs = {
-                "self_attn.in_proj_": block.qkv,
-                "self_attn.out_proj.": block.proj,
-                "linear1.": block.up,
-                "linear2.": block.down,
+                "self_attn.in_proj_": block.attn.c_attn,
+                "self_attn.out_proj.": block.attn.c_proj,
+                "linear1.": block.mlp.c_fc,
+                "linear2.": block.mlp.c_proj,
                 "norm1.": block.ln_1,
                 "norm2.": block.ln_2,
             }

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model import GPT, KVCache, document_mask, fused_attention, manual_attention, merge_heads, split_heads
+from zoo.block import Block
 
 Kind = Literal["uniform", "bigram", "mlp", "attention", "transformer", "ngram"]
 KINDS = get_args(Kind)
@@ -39,7 +40,9 @@ class LadderConfig:
     smoothing: float | None = 1.0  # bigram: added to every count; None: the table is learned instead
     order: int = 5  # ngram: characters, the one to come included
     attention: Literal["fused", "manual"] = "fused"  # two ways to the same numbers, as in GPTConfig
-    position = "learned"  # which says no more than: not rotary
+    # what the blocks of `transformer` are, in ShapeConfig's words: the original's
+    dropout, attention_dropout, bias, qk_norm = 0.0, None, True, False
+    norm, norm_place, activation, position = "layernorm", "post", "relu", "learned"
     tied_head = False
 
     def __post_init__(self) -> None:
@@ -188,22 +191,6 @@ class AttentionMLP(LadderModel):
         return self.head(self.hidden(y).relu())
 
 
-class PostNormBlock(nn.Module):
-    """The original block: attention, then an MLP, and a LayerNorm after each sum."""
-
-    def __init__(self, config: LadderConfig) -> None:
-        super().__init__()
-        C = config.n_embd
-        self.config = config
-        self.qkv, self.proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
-        self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        x = self.ln_1(x + self.proj(attend(self.qkv(x), self.config.n_head, positions, self.config.attention)))
-        return self.ln_2(x + self.down(self.up(x).relu()))
-
-
 class Transformer(LadderModel):
     """Embeddings of characters and places, the original blocks, an output layer. No dropout, nothing tied."""
 
@@ -211,13 +198,14 @@ class Transformer(LadderModel):
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.n_embd)
         self.places = nn.Embedding(config.block_size, config.n_embd)
-        self.blocks = nn.ModuleList(PostNormBlock(self.config) for _ in range(config.n_layer))
+        self.blocks = nn.ModuleList(Block(self.config) for _ in range(config.n_layer))
         self.head = nn.Linear(config.n_embd, config.vocab_size)
 
     def logits(self, idx: Tensor, positions: Tensor) -> Tensor:
         x = self.tokens(idx) + self.places(positions)  # (B, T, C)
+        mask = document_mask(positions)
         for block in self.blocks:
-            x = block(x, positions)
+            x = block(x, mask)
         return self.head(x)
 
 

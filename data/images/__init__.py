@@ -1,0 +1,1 @@
+"""Pictures, each of a class."""

@@ -1,0 +1,1 @@
+"""Names, and to how many girls and boys each was given."""

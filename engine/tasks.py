@@ -1,0 +1,18 @@
+"""What there is to tell of a model that does not write texts. train.py, evaluate.py and sample.py ask a task, which is a module:
+
+examples(split, data, settings)     the lengths and the `make` of its ExampleLoader (data/examples.py)
+samples(model, data, settings, n)   what the model says of the first n validation examples, a line each
+measure(model, data, split)         how good that is on a split: figures, as summary.json keeps them
+report(measured)                    the figures of some splits as a table
+"""
+
+from types import ModuleType
+
+from engine import pronouncing
+
+Task = ModuleType
+
+
+def task_of(kind: str | None, model: str) -> Task | None:
+    """For data of this kind and this model. None: it writes texts."""
+    return {"pairs": pronouncing}.get(kind)
