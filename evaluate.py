@@ -6,9 +6,6 @@ python evaluate.py --run=odyssey --stride=16     more text before each token, an
 python evaluate.py --text=mybook.txt             on another text (after a list such as the names: one document a line)
 """
 
-import contextlib
-import importlib
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +16,16 @@ from tqdm import tqdm
 
 from config.command_line import parse
 from config.settings import Range, Settings
-from data import prepared, tokenizers
+from data import tokenizers
 from data.batches import RowLoader, StreamLoader
+from data.examples import ExampleLoader
 from engine import checkpoint
 from engine.device import pick_device, pick_dtype
 from engine.errors import UserError, run_program
-from engine.evaluation import Score, score
+from engine.evaluation import Score, evaluate, score
 from engine.files import read_text
+from engine.run_data import data_of
+from engine.tasks import Task, task_of
 
 
 @dataclass
@@ -54,7 +54,26 @@ def main(arguments: list[str]) -> None:
     settings = parse(EvaluationSettings, arguments, description=__doc__)
     folder = checkpoint.find_run(settings.run, settings.out_dir)
     description = checkpoint.read_settings(folder)
+    if task := task_of(description["data"].get("kind"), description["settings"].get("model", "gpt")):
+        return print_measured(task, settings, folder, description)
     print_score(measure(settings, folder, description), settings, folder, is_rows(description))
+
+
+def print_measured(task: Task, settings: EvaluationSettings, folder: Path, description: dict[str, Any]) -> None:
+    """The loss of a model that writes no text, and what else there is to tell of it."""
+    for option in ("text", "stride"):
+        if getattr(settings, option) is not None:
+            raise UserError(f"--{option} is for models that write texts, and {folder} is none; leave it out")
+    device = pick_device(settings.device)
+    model, _ = checkpoint.load_run(folder, device)
+    ran = checkpoint.settings_of(folder, description)
+    data = data_of(folder, description)
+    batch_size = settings.batch_size or ran.batch_size
+    dtype, _ = pick_dtype(settings.dtype, device, batch_size * model.config.block_size, model.config.n_embd)
+    batches = ExampleLoader(*task.examples(settings.split, data, ran), batch_size).once()
+    loss = evaluate(model, batches, device, dtype)
+    print(f"{folder} on its {settings.split} split: loss {loss:.4f} nats\n")
+    print(task.report({settings.split: task.measure(model, data, settings.split)}))
 
 
 def measure(settings: EvaluationSettings, folder: Path, description: dict[str, Any]) -> Score:
@@ -72,7 +91,7 @@ def measure(settings: EvaluationSettings, folder: Path, description: dict[str, A
     if (settings.stride or 1) > block_size:
         raise UserError(f"stride={settings.stride} must be at least 1 and at most block_size={block_size}")
     if settings.text is None:
-        tokens = tokens_of_split(settings.split, folder, description)
+        tokens = data_of(folder, description, "--text=FILE measures on a text").tokens[settings.split]
     elif is_rows(description):
         tokens = tokens_of_lines(settings.text, tokenizer, block_size)
     else:
@@ -90,31 +109,6 @@ def measure(settings: EvaluationSettings, folder: Path, description: dict[str, A
 def is_rows(description: dict[str, Any]) -> bool:
     """Whether the run learned from a list of short documents, not from long texts."""
     return description["data"].get("kind") == "rows"
-
-
-def tokens_of_split(split: str, folder: Path, description: dict[str, Any]) -> np.ndarray:
-    """The ids of one split that the run was trained with, prepared anew when they are gone. Raises UserError when that cannot
-    be, or gives others."""
-    meta, settings = description["data"], checkpoint.settings_of(folder, description)
-    module = importlib.import_module(f"data.{settings.dataset}.prepare")
-    options = {name: value for name, value in meta.get("options", {}).items() if name != "year"}  # the source's hash tells the year
-    place = Path(settings.prepared_dir or module.PREPARED) / prepared.key(meta.get("source_sha256"), options)
-    try:
-        data = prepared.load(place)
-    except UserError:
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # what it reports is no result
-                data = module.prepare(settings)
-        except UserError as error:
-            raise UserError(
-                f"the data that {folder} was trained on are gone, and train.py could not prepare them again ({error}); "
-                "--text=FILE measures on a text"
-            ) from None
-    if data.meta["source_sha256"] != meta.get("source_sha256"):
-        raise UserError(f"{meta.get('source')} has changed since {folder} was trained on it; the file as it was then would do, or --text")
-    if data.meta["splits"][split]["sha256"] != meta.get("splits", {}).get(split, {}).get("sha256"):
-        raise UserError(f"{folder} was trained on data prepared by another version; the checkout it was trained with would do, or --text")
-    return data.tokens[split]
 
 
 def content(path: str) -> str:

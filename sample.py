@@ -7,6 +7,8 @@
     python sample.py --interactive                a prompt, a continuation, and again
     python sample.py --beams=5                    the likeliest texts instead of samples
     python sample.py --trace                      one text, and how it came about
+    python sample.py --run=names --pronounce=pronounce    names, and how they are said by the model of another run
+    python sample.py --run=pronounce --prompt=telemachus  what a model that writes no texts has to say of a prompt
 
 After a list such as the names, a * marks a text that is not in it.
 """
@@ -14,7 +16,7 @@ After a list such as the names, a * marks a text that is not in it.
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import chain, groupby, repeat, tee
 from pathlib import Path
@@ -31,10 +33,14 @@ from engine.device import missing_compiler, pick_device, pick_dtype, pick_thread
 from engine.errors import UserError, run_program
 from engine.files import read_text
 from engine.generation import ROWS_AT_ONCE, lay_out
+from engine.pronouncing import pronounce
+from engine.run_data import data_of
 from engine.sampling import Choice
+from engine.tasks import Task, task_of
 from engine.trace import token_name, trace_table, traced
 from engine.writing import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from model import GPT
+from zoo.seq2seq import Seq2Seq
 
 PENALTY = Range(-100, 100)
 CHANCE = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -80,6 +86,8 @@ class SampleSettings(SamplingSettings):
     """Show how one text comes about: each step's candidates, their probabilities, what was drawn."""
     only_new: bool = False
     """Draw until there are num_samples distinct texts that are not in the training list, or 1,000 in a row brought none."""
+    pronounce: str | None = None
+    """Name or folder of a run that pronounces (config/zoo/pronounce.py): say how each text, a name, is said."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of weights and cache; auto: 16 bits on a GPU, float32 on a CPU."""
@@ -103,6 +111,7 @@ class Trained(NamedTuple):
     tokenizer: Tokenizer
     opening: list[int]  # what the model reads before a text
     seen: set[str] | None  # the texts of the list it was trained on; None: it was a long text
+    say: Callable[[str], str] | None = None  # how a text is said, if that was asked for
 
 
 class Sample(NamedTuple):
@@ -130,6 +139,8 @@ def main(arguments: list[str]) -> None:
     except UserError as error:
         raise UserError(f"{folder / 'settings.json'} is damaged: {error}") from None
     settings = parse(SampleSettings, arguments, defaults)
+    if task := task_of(description["data"].get("kind"), description["settings"].get("model", "gpt")):
+        return show_answers(task, folder, description, asked)
     run = open_run(folder, description, settings)
     if settings.only_new and run.seen is None:
         raise UserError(f"--only_new: {folder} was trained on a text, not on a list of which a sample could be part; leave it out")
@@ -168,6 +179,8 @@ def check_together(settings: SampleSettings) -> None:
     ways = [name for name in ("interactive", "trace", "stream", "beams", "only_new") if getattr(settings, name)]
     if len(ways) > 1:
         raise UserError(f"--{ways[0]} and --{ways[1]} do not go together; leave one out")
+    if settings.pronounce and ways and ways[0] in ("interactive", "trace", "stream"):
+        raise UserError(f"--pronounce is for whole texts, not for --{ways[0]}; leave one out")
     if settings.format == "jsonl" and ways and ways[0] in ("interactive", "trace", "stream"):
         raise UserError(f"--format=jsonl is for whole texts, not for --{ways[0]}; leave one out")
     without_meaning = {
@@ -199,7 +212,7 @@ def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings
     dtype = torch.float32 if settings.dtype == "auto" and device.type == "cpu" else pick_dtype(settings.dtype, device, 1, 1)[0]
     model, tokenizer = checkpoint.load_run(folder, device)
     if settings.compile and not isinstance(model, GPT):
-        raise UserError(f"--compile is for a GPT, and {folder} is a model of the ladder, {model.config.kind}; leave it out")
+        raise UserError(f"--compile is for a GPT, and {folder} is another model, {model.config.kind}; leave it out")
     lay_out(model, dtype)
     written_out = settings.compile and device.type == "cpu"  # there the compiler joins the loops of attention to their neighbours
     model.config.attention = settings.attention if settings.attention != "auto" else "manual" if written_out else "fused"
@@ -207,7 +220,24 @@ def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings
     torch.set_num_threads(settings.threads or pick_threads(10 * 2 * model.num_parameters() * rows))  # one for each 25 MFLOP of a step
     data, opening = description["data"], checkpoint.opening(folder, description, tokenizer)
     seen = read_seen(folder, data.get("documents", {}).get("train")) if data.get("kind") == "rows" else None
-    return Trained(folder, model, tokenizer, opening, seen)
+    say = opened_speaker(settings, device) if settings.pronounce else None
+    return Trained(folder, model, tokenizer, opening, seen, say)
+
+
+def opened_speaker(settings: SampleSettings, device: torch.device) -> Callable[[str], str]:
+    """A function from a text to how it is said; a - for one that cannot be said. Raises UserError for a run that is not of such a model."""
+    folder = checkpoint.find_run(settings.pronounce, settings.out_dir)
+    model, tokenizer = checkpoint.load_run(folder, device)
+    if not isinstance(model, Seq2Seq):
+        raise UserError(f"--pronounce={settings.pronounce}: {folder} does not pronounce; a run of config/zoo/pronounce.py would")
+
+    def say(text: str) -> str:
+        try:
+            return " ".join(pronounce(model, tokenizer, [text])[0][0].sounds)
+        except UserError:
+            return "-"
+
+    return say
 
 
 def read_seen(folder: Path, count: int | None) -> set[str]:
@@ -245,16 +275,19 @@ def make_choice(settings: SampleSettings, run: Trained) -> Choice:
 
 def read_prompts(settings: SampleSettings, run: Trained) -> list[str]:
     """The prompts, in the form in which the tokenizer sees them; without any, the empty one."""
-    prompts = [(f"--prompt={prompt!r}", prompt) for prompt in settings.prompt]
-    if settings.prompt_file is not None:
-        prompts += prompts_in(settings.prompt_file)
     seen = []
-    for place, prompt in prompts or [("", "")]:
+    for place, prompt in given_prompts(settings) or [("", "")]:
         try:
             seen.append(run.tokenizer.decode(encode_prompt(run.tokenizer, prompt)))
         except UserError as error:
             raise UserError(f"{place}: {error}; the run is {run.folder}") from None
     return seen
+
+
+def given_prompts(settings: SampleSettings) -> list[tuple[str, str]]:
+    """The prompts, each with its place."""
+    prompts = [(f"--prompt={prompt!r}", prompt) for prompt in settings.prompt]
+    return prompts + (prompts_in(settings.prompt_file) if settings.prompt_file is not None else [])
 
 
 def prompts_in(name: str) -> list[tuple[str, str]]:
@@ -363,9 +396,9 @@ def show(run: Trained, settings: SampleSettings, found: Iterator[Sample], drawn:
         if settings.format == "jsonl":
             print(json.dumps(described(run, settings, sample), ensure_ascii=False), flush=True)
         elif run.seen is not None:
-            print(f"{mark(run, sample.whole)} {sample.whole}{remark(settings, sample)}")
+            print(f"{mark(run, sample.whole)} {sample.whole}{remark(run, settings, sample)}")
         else:
-            print("\n\n---\n\n" * bool(count) + page(sample.whole) + remark(settings, sample))
+            print("\n\n---\n\n" * bool(count) + page(sample.whole) + remark(run, settings, sample))
         count += 1
         if run.seen is not None and mark(run, sample.whole) == "*":
             new.add(sample.whole)
@@ -378,8 +411,14 @@ def mark(run: Trained, text: str) -> str:
     return " " if not text or text in run.seen else "*"
 
 
-def remark(settings: SampleSettings, sample: Sample) -> str:
+def remark(run: Trained, settings: SampleSettings, sample: Sample) -> str:
     """What is told behind a text."""
+    said = f"  {run.say(sample.whole)}" if run.say else ""
+    return said + scores(settings, sample)
+
+
+def scores(settings: SampleSettings, sample: Sample) -> str:
+    """How likely a text is, where that was asked for."""
     if sample.score is not None:
         return f"  (score {sample.score:.4f}, log-probability {sum(sample.logprobs):.4f})"
     return f"  (log-probability {sum(sample.logprobs):.4f})" if settings.logprobs else ""
@@ -406,7 +445,40 @@ def described(run: Trained, settings: SampleSettings, sample: Sample) -> dict[st
         line["score"] = sample.score
     if run.seen is not None:
         line["new"] = mark(run, sample.whole) == "*"
+    if run.say:
+        line["pronunciation"] = run.say(sample.whole)
     return line
+
+
+# ------------------------------------------------------------------------------------------------------------------------
+# Models that write no texts
+
+BY_ALL = ("prompt", "prompt_file", "num_samples", "format", "device", "dtype", "attention", "threads", "run", "out_dir")
+
+
+def show_answers(task: Task, folder: Path, description: dict[str, Any], settings: SampleSettings) -> None:
+    """What the model of this run says of each prompt; without any, of num_samples validation examples."""
+    nothing = SampleSettings()
+    for f in fields(settings):
+        if getattr(settings, f.name) != getattr(nothing, f.name) and f.name not in BY_ALL + task.KNOWS:
+            raise UserError(f"--{f.name} means nothing for {folder}, which writes no texts; leave it out")
+    device = pick_device(settings.device)
+    dtype = torch.float32 if settings.dtype == "auto" else pick_dtype(settings.dtype, device, 1, 1)[0]
+    model, tokenizer = checkpoint.load_run(folder, device)
+    lay_out(model, dtype)
+    model.config.attention = "fused" if settings.attention == "auto" else settings.attention
+    torch.set_num_threads(settings.threads or 1)
+    prompts = given_prompts(settings)
+    if not prompts:
+        data = data_of(folder, description, f"--prompt={task.EXAMPLE} would do without")
+        print("\n".join(task.samples(model, data, checkpoint.settings_of(folder, description), settings.num_samples)))
+        print(f"\n{folder}: examples of its validation split; --prompt={task.EXAMPLE} asks for others")
+    for place, prompt in prompts:
+        try:
+            for line, record in task.answers(model, tokenizer, description["data"], [prompt], settings):
+                print(json.dumps(record, ensure_ascii=False) if settings.format == "jsonl" else line, flush=True)
+        except UserError as error:
+            raise UserError(f"{place}: {error}; the run is {folder}") from None
 
 
 def show_stream(run: Trained, settings: SampleSettings, choice: Choice, prompts: Iterable[str], at_once: int) -> None:

@@ -1,12 +1,13 @@
 """How words are said, by a model that reads letters and writes sounds; and how often it is wrong."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from config.settings import Settings
+from config.settings import SamplingSettings, Settings
 from data.examples import Make, documents_of, lengths_of, pairs
 from data.prepared import Prepared
 from data.tokenizers import PairTokenizer
@@ -16,6 +17,9 @@ from zoo.seq2seq import Seq2Seq
 
 WORDS_AT_ONCE = 256
 BEAMS = 5
+CHANCE = ("num_samples", "temperature", "top_k", "top_p", "min_p", "seed")
+KNOWS = ("beams", "length_penalty", *CHANCE)
+EXAMPLE = "telemachus"
 
 
 class Pronunciation(NamedTuple):
@@ -66,6 +70,33 @@ def report(measured: dict[str, dict[str, Any]]) -> str:
     return table(("split", "words", "search", "words wrong", "phonemes wrong"), rows)
 
 
+def answers(
+    model: Seq2Seq, tokenizer: PairTokenizer, meta: dict[str, Any], prompts: Sequence[str], settings: SamplingSettings
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """How each word is said: the likeliest ways, best first, or, if an option of chance is given, ways drawn by chance."""
+    defaults = type(settings)()
+    drawing = settings.beams is None and any(getattr(settings, name) != getattr(defaults, name) for name in CHANCE)
+    for word in prompts:
+        if drawing:
+            ways = drawn(model, tokenizer, word, settings)
+        else:
+            ways = pronounce(model, tokenizer, [word], settings.beams or BEAMS, settings.length_penalty)[0]
+        for way in ways:
+            text = " ".join(way.sounds)
+            line = f"{word}  {text}  (probability {math.exp(way.logprob):.1%}, log-probability {way.logprob:.4f})"
+            yield line, {"prompt": word, "text": text, "logprob": way.logprob}
+
+
+def drawn(model: Seq2Seq, tokenizer: PairTokenizer, word: str, settings: SamplingSettings) -> list[Pronunciation]:
+    """num_samples ways to say a word, drawn by chance."""
+    size = model.config.block_size
+    source = padded([source_ids(word, tokenizer, size)] * settings.num_samples).to(model.wte.weight.device)
+    filters = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+    tokens = model.generate(source, size, *filters, settings.seed, end=tokenizer.boundary_id)
+    chances = model.log_probabilities(source, tokens)
+    return [Pronunciation(sounds_of(way, tokenizer), chance) for way, chance in zip(tokens.tolist(), chances.tolist(), strict=True)]
+
+
 def listed(data: Prepared, split: str, count: int | None = None) -> dict[str, list[tuple[str, ...]]]:
     """The first `count` words of a split, each with its pronunciations."""
     tokenizer: PairTokenizer = data.tokenizer
@@ -80,7 +111,9 @@ def listed(data: Prepared, split: str, count: int | None = None) -> dict[str, li
     return words
 
 
-def pronounce(model: Seq2Seq, tokenizer: PairTokenizer, words: Sequence[str], beams: int = BEAMS) -> list[list[Pronunciation]]:
+def pronounce(
+    model: Seq2Seq, tokenizer: PairTokenizer, words: Sequence[str], beams: int = BEAMS, length_penalty: float = 1.0
+) -> list[list[Pronunciation]]:
     """The likeliest pronunciations of each word that `beams` beams find, best first. One beam is the greedy search.
 
     Raises UserError for a word with an unknown character, and for one that does not fit into the model.
@@ -91,9 +124,11 @@ def pronounce(model: Seq2Seq, tokenizer: PairTokenizer, words: Sequence[str], be
     for first in range(0, len(order), WORDS_AT_ONCE):
         some = order[first : first + WORDS_AT_ONCE]
         source = padded([ids[i] for i in some]).to(model.wte.weight.device)
-        tokens, logprobs = model.beam_search(source, beams, model.config.block_size, end=tokenizer.boundary_id)
+        tokens, logprobs = model.beam_search(source, beams, model.config.block_size, length_penalty, end=tokenizer.boundary_id)
         for i, row, chances in zip(some, tokens.tolist(), logprobs.tolist(), strict=True):
-            found[i] = [Pronunciation(sounds_of(way, tokenizer), chance) for way, chance in zip(row, chances, strict=True)]
+            found[i] = [
+                Pronunciation(sounds_of(way, tokenizer), chance) for way, chance in zip(row, chances, strict=True) if chance > -math.inf
+            ]
     return found
 
 

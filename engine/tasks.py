@@ -1,9 +1,13 @@
 """What there is to tell of a model that does not write texts. train.py, evaluate.py and sample.py ask a task, which is a module:
 
-examples(split, data, settings)     the lengths and the `make` of its ExampleLoader (data/examples.py)
-samples(model, data, settings, n)   what the model says of the first n validation examples, a line each
-measure(model, data, split)         how good that is on a split: figures, as summary.json keeps them
-report(measured)                    the figures of some splits as a table
+examples(split, data, settings)    the lengths and the `make` of its ExampleLoader (data/examples.py)
+samples(model, data, settings, n)  what the model says of the first n validation examples, a line each
+measure(model, data, split)        how good that is on a split: figures, as summary.json keeps them
+report(measured)                   the figures of some splits, {"val": ..., "test": ...}, as a table
+answers(model, tokenizer, meta, prompts, settings)
+                                   what it says of each prompt: lines for people, each with its object for JSON
+KNOWS                              the options of sample.py that it understands, beside those that all do
+EXAMPLE                            a prompt, for messages
 """
 
 from types import ModuleType

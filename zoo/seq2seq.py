@@ -152,7 +152,7 @@ class Seq2Seq(nn.Module):
 
     @torch.no_grad()
     def beam_search(
-        self, source: Tensor, beams: int, max_new_tokens: int, length_penalty: float = 0.0, start: int = 0, end: int = 0
+        self, source: Tensor, beams: int, max_new_tokens: int, length_penalty: float = 1.0, start: int = 0, end: int = 0
     ) -> tuple[Tensor, Tensor]:
         """The likeliest targets that can be found for each row of source (B, S), best first: tokens (B, beams, T), -1 behind `end`,
         and their log-probabilities (B, beams), -inf where there are fewer targets than beams.
