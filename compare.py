@@ -12,6 +12,7 @@ compare.csv, and time and memory by the number of tokens to compare.png.
 
 import contextlib
 import csv
+import importlib
 import io
 import math
 import sys
@@ -37,7 +38,6 @@ from engine.attention_paths import PATHS, Case, Shape, Unavailable, free_memory,
 from engine.device import gpu_peak, matmul_rate, pick_device, pick_dtype, pick_machine
 from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
-from engine.run_data import data_of
 from engine.tables import table
 from model import GPT
 
@@ -153,7 +153,13 @@ def recipe_of(folder: Path) -> Settings:
     settings = checkpoint.settings_of(folder, description)
     if settings.model != "gpt":
         raise UserError(f"{folder} is another model, {settings.model}; a run of a GPT would do")
-    data_of(folder, description, "another --run would do")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            data = importlib.import_module(f"data.{settings.dataset}.prepare").prepare(settings)
+    except UserError as error:
+        raise UserError(f"the data that {folder} was trained on are gone ({error}); another --run would do") from None
+    if data.meta["splits"] != description["data"].get("splits"):
+        raise UserError(f"the data that {folder} was trained on have changed; another --run would do, or one trained anew")
     return settings
 
 

@@ -112,7 +112,7 @@ def attention(arguments: list[str]) -> None:
     description = checkpoint.read_settings(folder)
     model, tokenizer = checkpoint.load_run(folder, pick_device(settings.device))
     if not isinstance(model, GPT):
-        raise UserError(f"{folder} is a model of the ladder, {model.config.kind}; a run of a GPT would do")
+        raise UserError(f"{folder} is another model, {model.config.kind}; a run of a GPT would do")
     layers = numbers("layer", settings.layer, model.config.n_layer, folder)
     heads = numbers("head", settings.head, model.config.n_head, folder)
     opening = checkpoint.opening(folder, description, tokenizer)

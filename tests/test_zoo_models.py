@@ -81,7 +81,7 @@ def test_every_kind_trains_samples_evaluates_and_resumes(config_of, tmp_path, mo
 
     monkeypatch.setattr(sample, "missing_compiler", lambda device: None)  # whether or not this machine has one
     for program, arguments in ((sample.main, ["--compile"]), (visualize.main, ["attention", "--text=ba"]), (compare.main, ["--run=rung"])):
-        with pytest.raises(UserError, match=f"rung is a model of the ladder, {name.removesuffix('-learned')}; ") as raised:
+        with pytest.raises(UserError, match=f"rung is another model, {name.removesuffix('-learned')}; ") as raised:
             program(arguments)
         assert "\n" not in str(raised.value)
 
