@@ -5,6 +5,8 @@
     python visualize.py embeddings --run=names                       where the tokens lie; whether vowels lie together
     python visualize.py bigram                                       which character follows which in the list of names
     python visualize.py bigram --source=cities.txt                   in another list; --run=RUN: in a bigram model
+    python visualize.py confusion --run=digits                       which class the model takes for which, on the test split
+    python visualize.py patches --run=digits                         where a Vision Transformer looks, in its last layer
 
 It writes a picture, and of attention and embeddings a page for the browser, which tells about what you point at.
 """
@@ -14,23 +16,27 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 
 from config.command_line import parse
 from config.settings import NamesSettings, Range
+from data.examples import ExampleLoader, pictures
 from data.names.prepare import prepare
 from data.tokenizers import Tokenizer
-from engine import attention_map, bigram_map, checkpoint, embedding_map
+from engine import attention_map, bigram_map, checkpoint, class_pictures, embedding_map
 from engine.device import pick_device
 from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
+from engine.run_data import data_of
+from engine.tasks import task_of
 from engine.trace import token_name
 from engine.writing import encode_prompt
 from model import GPT
 from zoo.ladder import Bigram
+from zoo.vit import ViT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,6 +90,42 @@ class BigramSettings:
     """File for the picture (PNG); None: bigram.png in out_dir."""
     out_dir: str = "out"
     """Folder of the run folders."""
+
+
+@dataclass
+class ConfusionSettings:
+    """All options of visualize.py confusion."""
+
+    split: Literal["train", "val", "test"] = "test"
+    """Part of the run's data to tell the classes of."""
+    picture: str | None = None
+    """File for the picture (PNG); None: confusion.png in the run folder."""
+    run: str | None = None
+    """Name of a run under out_dir, or its folder; None: the newest."""
+    out_dir: str = "out"
+    """Folder of the run folders."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU when there is one."""
+
+
+@dataclass
+class PatchesSettings:
+    """All options of visualize.py patches."""
+
+    split: Literal["train", "val", "test"] = "test"
+    """Part of the run's data to show pictures of."""
+    count: Annotated[int, Range(1, 100)] = 6
+    """Pictures to show, evenly spread over the split."""
+    layer: Annotated[int | None, Range(0)] = None
+    """Number of the layer, from 0 as in the parameters' names; None: the last."""
+    picture: str | None = None
+    """File for the picture (PNG); None: patches.png in the run folder."""
+    run: str | None = None
+    """Name of a run under out_dir, or its folder; None: the newest."""
+    out_dir: str = "out"
+    """Folder of the run folders."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto: a GPU when there is one."""
 
 
 def main(arguments: list[str]) -> None:
@@ -204,7 +246,64 @@ def bigram(arguments: list[str]) -> None:
     print(f"the picture is {picture}")
 
 
-PICTURES: dict[str, Callable[[list[str]], None]] = {"attention": attention, "embeddings": embeddings, "bigram": bigram}
+def confusion(arguments: list[str]) -> None:
+    """Draw which class a model takes for which."""
+    settings = parse(ConfusionSettings, arguments, description=__doc__, program="visualize.py confusion")
+    folder = checkpoint.find_run(settings.run, settings.out_dir)
+    picture = output_file("picture", settings.picture, folder / "confusion.png")
+    description = checkpoint.read_settings(folder)
+    if description["data"].get("kind") != "classes":
+        raise UserError(f"{folder} tells no classes; a run that does would do, such as that of config/zoo/digits.py")
+    model, _ = checkpoint.load_run(folder, pick_device(settings.device))
+    data, trained = data_of(folder, description), checkpoint.settings_of(folder, description)
+    lengths, make = task_of("classes", trained.model).examples(settings.split, data, trained)
+    told, truth = told_and_true(model, ExampleLoader(lengths, make, trained.batch_size))
+    classes = data.meta["classes"]
+    title = f"{folder.name}: the {settings.split} split"
+    save(class_pictures.draw_confusion(class_pictures.confusion_of(truth, told, len(classes)), classes, title), picture)
+    print(f"the picture is {picture}\n{(told == truth).sum():,} of {len(truth):,} are right")
+
+
+@torch.no_grad()
+def told_and_true(model: Any, loader: ExampleLoader) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest class of each example in the model's eyes, and the one with the largest share in fact: (N,) int64 each."""
+    device = next(model.parameters()).device
+    pairs = [(model(*batch.to(device).inputs[:-1])[0].argmax(1).cpu(), batch.inputs[-1].argmax(1)) for batch in loader.once()]
+    told, truth = (torch.cat(parts).numpy() for parts in zip(*pairs, strict=True))
+    return told, truth
+
+
+def patches(arguments: list[str]) -> None:
+    """Draw where a Vision Transformer looks."""
+    settings = parse(PatchesSettings, arguments, description=__doc__, program="visualize.py patches")
+    folder = checkpoint.find_run(settings.run, settings.out_dir)
+    picture = output_file("picture", settings.picture, folder / "patches.png")
+    description = checkpoint.read_settings(folder)
+    model, _ = checkpoint.load_run(folder, pick_device(settings.device))
+    if not isinstance(model, ViT):
+        raise UserError(f"{folder} reads no pictures; a run of a Vision Transformer would do, such as that of config/zoo/digits.py")
+    layer = numbers("layer", settings.layer, model.config.n_layer, folder)[-1]
+    data = data_of(folder, description)
+    arrays, classes = data.arrays[settings.split], data.meta["classes"]
+    chosen = np.unique(np.linspace(0, len(arrays["classes"]) - 1, settings.count).round().astype(int))
+    images, truth = arrays["images"][chosen], arrays["classes"][chosen]
+    inputs = pictures(images, truth, len(classes))[1](np.arange(len(chosen)), None).inputs[0]
+
+    with torch.no_grad():
+        told = model(inputs.to(model.cls.device))[0].argmax(1).tolist()
+    weights = class_pictures.attention_to_patches(model, inputs)[:, layer]  # (N, H, patches)
+    title = f"{folder.name}: where [CLS] looks in layer {layer}"
+    save(class_pictures.draw_patch_attention(images, weights, [classes[i] for i in told], [classes[i] for i in truth], title), picture)
+    print(f"the picture is {picture}\n{class_pictures.MEANING}")
+
+
+PICTURES: dict[str, Callable[[list[str]], None]] = {
+    "attention": attention,
+    "embeddings": embeddings,
+    "bigram": bigram,
+    "confusion": confusion,
+    "patches": patches,
+}
 
 
 if __name__ == "__main__":
