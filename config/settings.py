@@ -52,7 +52,7 @@ class NamesSettings(DataSettings):
     """Options of data/names/prepare.py."""
 
     year: int | None = None
-    """names: year to take out of the Social Security Administration's names.zip."""
+    """names, sexes: year to take out of the Social Security Administration's names.zip."""
     split_seed: Annotated[int, SEED] = 1337
     """Seed of the split into training, validation and test part."""
 
@@ -89,6 +89,8 @@ class TextSettings(TokenizerSettings):
 class SexesSettings(DataSettings):
     """Options of data/sexes/prepare.py."""
 
+    year: int | None = None
+    """names, sexes: year to take out of the Social Security Administration's names.zip."""
     split_seed: Annotated[int, SEED] = 1337
     """Seed of the split into training, validation and test part."""
 
