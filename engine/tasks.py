@@ -12,11 +12,13 @@ EXAMPLE                            a prompt, for messages
 
 from types import ModuleType
 
-from engine import pronouncing
+from engine import classifying, masking, pronouncing
 
 Task = ModuleType
 
 
 def task_of(kind: str | None, model: str) -> Task | None:
     """For data of this kind and this model. None: it writes texts."""
-    return {"pairs": pronouncing}.get(kind)
+    if kind == "rows" and model == "encoder":
+        return masking
+    return {"pairs": pronouncing, "classes": classifying}.get(kind)
