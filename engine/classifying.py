@@ -69,7 +69,9 @@ def report(measured: dict[str, dict[str, Any]]) -> str:
             rows.append((split, f"{found['examples']:,}", "at best", "100.0%", f"{found['ceiling']:.1%}", "-", "-"))
     parts = [table(columns, rows)]
     if any("ngrams" in found and found["ngrams"] is None for found in measured.values()):
-        parts.append("note: without scikit-learn there is no row of a logistic regression on n-grams; pip install -e '.[zoo]' would add it")
+        parts.append(
+            "note: no row of a logistic regression on n-grams, for want of scikit-learn (pip install -e '.[zoo]') or of a second class"
+        )
     for split, found in measured.items():
         columns = (f"{split}: is", *(f"told {name}" for name in found["classes"]))
         rows = [(name, *(f"{n:,}" for n in row)) for name, row in zip(found["classes"], found["confusion"], strict=True)]
@@ -179,19 +181,22 @@ def calibration_error(sure: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 
 def by_ngrams(data: Prepared, split: str) -> np.ndarray | None:
-    """What a logistic regression on the n-grams of ^ada$ says, fitted to the commonest classes of the training split: probabilities
-    (N, n_classes). None where scikit-learn is missing, or training has one class only."""
+    """What a logistic regression on the n-grams of ^ada$ says, fitted to what a model is trained with, the shares of the classes in
+    the training split: probabilities (N, n_classes). None where scikit-learn is missing, or training has one class only."""
     if importlib.util.find_spec("sklearn") is None:
         return None
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
     texts = {part: [f"^{text}$" for text in decode_documents(data.tokens[part], data.tokenizer)] for part in {"train", split}}
-    classes = counts_of(data, "train").argmax(1)
+    counts = counts_of(data, "train")
+    shares = counts / counts.sum(1, keepdims=True)
+    numbers, classes = shares.nonzero()  # a text stands once for each of its classes, with the class's share as its weight
     if len(set(classes.tolist())) < 2:
         return None
     grams = CountVectorizer(analyzer="char", ngram_range=(1, LONGEST_NGRAM), lowercase=False)
-    regression = LogisticRegression(max_iter=1000).fit(grams.fit_transform(texts["train"]), classes)
+    seen = grams.fit_transform(texts["train"])[numbers]
+    regression = LogisticRegression(max_iter=1000).fit(seen, classes, sample_weight=shares[numbers, classes])
     chances = np.zeros((len(texts[split]), len(data.meta["classes"])))
     chances[:, regression.classes_] = regression.predict_proba(grams.transform(texts[split]))
     return chances
