@@ -51,7 +51,8 @@ class SampleSettings(SamplingSettings):
     """All options of sample.py."""
 
     prompt: list[str] = field(default_factory=list)
-    """What a text begins with; given several times, num_samples texts are written for each."""
+    """What a text begins with; given several times, num_samples texts are written for each. Of other models: a word to pronounce
+    or to tell the class of, letters with _ for each to be guessed, the file of a picture."""
     prompt_file: str | None = None
     """Prompts from a file, one a line, or with "prompt" in each line of a .jsonl file; - reads lines from standard input."""
     min_new_tokens: Annotated[int, Range(0, 10_000_000)] = 0
@@ -470,9 +471,10 @@ def show_answers(task: Task, folder: Path, description: dict[str, Any], settings
     torch.set_num_threads(settings.threads or 1)
     prompts = given_prompts(settings)
     if not prompts:
-        data = data_of(folder, description, f"--prompt={task.EXAMPLE} would do without")
+        example = "FILE.png" if tokenizer is None else task.EXAMPLE
+        data = data_of(folder, description, f"--prompt={example} would do without")
         print("\n".join(task.samples(model, data, checkpoint.settings_of(folder, description), settings.num_samples)))
-        print(f"\n{folder}: examples of its validation split; --prompt={task.EXAMPLE} asks for others")
+        print(f"\n{folder}: examples of its validation split; --prompt={example} asks for others")
     for place, prompt in prompts:
         try:
             for line, record in task.answers(model, tokenizer, description["data"], [prompt], settings):

@@ -1,14 +1,16 @@
 """Which class a name or a picture belongs to; how often a model is right, and whether it is as sure of it as it is right."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from config.settings import Settings
+from config.settings import SamplingSettings, Settings
 from data.examples import Make, classed, documents_of, lengths_of, pictures
+from data.pictures import read_picture
 from data.prepared import Prepared
 from data.tokenizers import CharTokenizer, decode_documents
 from engine.errors import UserError
@@ -19,6 +21,8 @@ from zoo.vit import ViT
 AT_ONCE = 1024  # examples
 BINS = 15  # of the expected calibration error, as Guo et al. 2017 have it
 LONGEST_NGRAM = 5
+KNOWS = ()
+EXAMPLE = "ada"
 
 
 def examples(split: str, data: Prepared, settings: Settings) -> tuple[np.ndarray, Make]:
@@ -34,11 +38,11 @@ def examples(split: str, data: Prepared, settings: Settings) -> tuple[np.ndarray
 
 
 def samples(model: Encoder | ViT, data: Prepared, settings: Settings, count: int) -> list[str]:
-    """The likeliest class of each of the first validation examples. Pictures, which have no name, are told by what they show."""
+    """The likeliest class of each of the first validation examples. A picture, which has no name, is called by what it shows."""
     inputs = inputs_of(data, "val", count)
     found = probabilities(model, inputs)
     if data.tokenizer is None:
-        known = [data.meta["classes"][i] for i in data.arrays["val"]["classes"][:count]]
+        known = [f"a picture of {data.meta['classes'][i]}:" for i in data.arrays["val"]["classes"][:count]]
     else:
         known = [data.tokenizer.decode(row[row >= 0][:-1].tolist()) for row in inputs]
     return [line(text, found[i], data.meta["classes"]) for i, text in enumerate(known)]
@@ -101,6 +105,26 @@ def classify(model: Encoder, tokenizer: CharTokenizer, classes: Sequence[str], t
     return probabilities(model, np.array([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=np.int64).reshape(len(rows), -1))
 
 
+def answers(
+    model: Encoder | ViT, tokenizer: CharTokenizer | None, meta: dict[str, Any], prompts: Sequence[str], settings: SamplingSettings
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The likeliest class of each text, or of the picture in each file, with the probabilities of all. Raises UserError for what is
+    no picture."""
+    classes = meta["classes"]
+    for prompt in prompts:
+        if tokenizer is None:
+            if not Path(prompt).is_file():
+                raise UserError("there is no such file; a picture, PNG or JPEG, would do")
+            found = read_picture(Path(prompt), model.config.image_size, model.config.channels)
+            if isinstance(found, str):
+                raise UserError(f"this file is {found}; a picture, PNG or JPEG, would do")
+            chances = probabilities(model, found[None].astype(np.float32) / 127.5 - 1)[0]
+        else:
+            chances = classify(model, tokenizer, classes, [prompt])[0]
+        shares = dict(zip(classes, chances.tolist(), strict=True))
+        yield line(prompt, chances, classes), {"prompt": prompt, "class": max(shares, key=shares.__getitem__), "probabilities": shares}
+
+
 def text_ids(text: str, tokenizer: CharTokenizer, block_size: int) -> list[int]:
     """What the model reads: the text, and the boundary at its end. Raises UserError for what it cannot read."""
     ids = tokenizer.encode(text)
@@ -112,9 +136,9 @@ def text_ids(text: str, tokenizer: CharTokenizer, block_size: int) -> list[int]:
 
 
 def line(text: str, chances: np.ndarray, classes: Sequence[str]) -> str:
-    """A text, its likeliest class and how likely that is: ada  female 99.1 %."""
+    """A text, its likeliest class and how likely that is: ada  female 99.1%."""
     best = int(chances.argmax())
-    return f"{text}  {classes[best]} {100 * chances[best]:.1f} %"
+    return f"{text}  {classes[best]} {chances[best]:.1%}"
 
 
 @torch.no_grad()

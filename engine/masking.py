@@ -1,13 +1,13 @@
 """Hidden characters of a name, guessed from what stands on both sides of them: what an encoder is pretrained with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from config.settings import Settings
+from config.settings import SamplingSettings, Settings
 from data.examples import ExampleLoader, Make, documents_of, masked
 from data.prepared import Prepared
 from data.tokenizers import CharTokenizer
@@ -16,6 +16,8 @@ from engine.tables import table
 from zoo.encoder import Encoder
 
 AT_ONCE = 1024  # examples
+KNOWS = ()
+EXAMPLE = "a_a"
 HIDDEN = "_"  # in a prompt, and where what is hidden is shown
 SHARE, SEED = 0.15, 1337  # of what is hidden in `samples` and `measure`: whatever a run was trained with, the question is the same
 
@@ -83,6 +85,15 @@ def fill(model: Encoder, tokenizer: CharTokenizer, texts: Sequence[str]) -> list
         surest = chances.masked_fill(~left, -1).argmax(1, keepdim=True)  # (B, 1)
         idx.scatter_(1, surest, torch.where(left.any(1, keepdim=True), guesses.gather(1, surest), idx.gather(1, surest)))
     return [tokenizer.decode(row[: length - 1]) for row, length in zip(idx.tolist(), lengths.tolist(), strict=True)]
+
+
+def answers(
+    model: Encoder, tokenizer: CharTokenizer, meta: dict[str, Any], prompts: Sequence[str], settings: SamplingSettings
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each text with its hidden letters filled in."""
+    for prompt in prompts:
+        text = fill(model, tokenizer, [prompt])[0]
+        yield f"{prompt} -> {text}", {"prompt": prompt, "text": text}
 
 
 def asked_ids(text: str, tokenizer: CharTokenizer, block_size: int) -> list[int]:

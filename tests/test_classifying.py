@@ -97,7 +97,7 @@ def test_an_encoder_learns_its_names(data):
 
 
 def test_a_line():
-    assert classifying.line("ada", np.array([0.991, 0.009]), CLASSES) == "ada  female 99.1 %"
+    assert classifying.line("ada", np.array([0.991, 0.009]), CLASSES) == "ada  female 99.1%"
 
 
 def test_the_logistic_regression_needs_two_classes(data):
@@ -129,7 +129,7 @@ def test_pictures(pictures):
     assert found["accuracy"] == (said == pictures.arrays["val"]["classes"]).mean()
     assert "ngrams" not in found and "counted_accuracy" not in found
     assert "right, by count" not in classifying.report({"val": found})
-    assert classifying.samples(Pixel(), pictures, Settings(), 1)[0].startswith("a  ")
+    assert classifying.samples(Pixel(), pictures, Settings(), 1)[0].startswith("a picture of a:  ")
 
 
 @pytest.mark.parametrize(

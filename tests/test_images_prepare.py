@@ -85,8 +85,8 @@ def test_what_is_dropped(folder, capsys):
     whole = (folder / "dog/5.png").read_bytes()
     (folder / "dog/5.png").write_bytes(whole[: len(whole) // 2])
     data = prepare(folder)
-    assert data.meta["dropped"] == {"hidden": 2, "outside the folders of classes": 1, "of other kinds": 1, "damaged": 1}
-    assert "dropped 2 hidden, 1 outside the folders of classes, 1 of other kinds, 1 damaged" in capsys.readouterr().out
+    assert data.meta["dropped"] == {"hidden": 2, "outside the folders of classes": 1, "no picture": 1, "damaged": 1}
+    assert "dropped 2 hidden, 1 outside the folders of classes, 1 no picture, 1 damaged" in capsys.readouterr().out
     assert sum(data.meta["documents"].values()) == 10
 
 

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import os
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -26,13 +25,13 @@ if __name__ == "__main__":
 from config.command_line import parse  # noqa: E402
 from config.settings import ImagesSettings  # noqa: E402
 from data import prepared  # noqa: E402
+from data.pictures import read_picture  # noqa: E402
 from engine.errors import UserError, run_program  # noqa: E402
 from engine.files import sha256, sha256_of_file, shown  # noqa: E402
 
 PREPARED = HERE / "prepared"
 FEWEST = 3  # pictures of a class: one for each part
 Files = dict[str, list[Path]]  # the files of each class
-NO_IMAGE, DAMAGED = "of other kinds", "damaged"
 
 
 def prepare(settings: ImagesSettings) -> prepared.Prepared:
@@ -131,8 +130,6 @@ def checksum_of(files: Files, source: str) -> str:
 
 def read_files(files: Files, image_size: int, channels: int) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
     """Images (N, channels, image_size, image_size) uint8, the class of each (N,) int64, and how many files were dropped, by reason."""
-    if importlib.util.find_spec("PIL") is None:
-        raise UserError("the package pillow, which reads pictures, is not installed; pip install -e '.[zoo]' would do")
     named = [(number, path) for number, paths in enumerate(files.values()) for path in paths]
     images = np.empty((len(named), channels, image_size, image_size), dtype=np.uint8)  # filled as far as there are pictures
     classes: list[int] = []
@@ -145,28 +142,6 @@ def read_files(files: Files, image_size: int, channels: int) -> tuple[np.ndarray
             images[len(classes)] = found
             classes.append(number)
     return images[: len(classes)], np.array(classes, dtype=np.int64), dropped
-
-
-def read_picture(path: Path, image_size: int, channels: int) -> np.ndarray | str:
-    """The picture in a file, (channels, image_size, image_size) uint8, or why there is none."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter("ignore")  # of odd metadata
-            picture = ImageOps.exif_transpose(file)  # a photograph as it was held; the first frame
-            if picture.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-                picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 256).astype(np.uint8))
-            if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
-                picture = picture.convert("RGBA")
-                picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)  # what is clear is white
-            picture = picture.convert("L" if channels == 1 else "RGB")
-            picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BICUBIC)  # the middle, then resized
-    except UnidentifiedImageError:
-        return NO_IMAGE
-    except Exception:  # Pillow raises many kinds for a damaged file
-        return DAMAGED
-    return np.asarray(picture).reshape(image_size, image_size, channels).transpose(2, 0, 1)
 
 
 def check_counts(names: list[str], counts: np.ndarray, source: str) -> None:
