@@ -73,9 +73,7 @@ def report(measured: dict[str, dict[str, Any]]) -> str:
             rows.append((split, f"{found['examples']:,}", "at best", "100.0%", f"{found['ceiling']:.1%}", "-", "-"))
     parts = [table(columns, rows)]
     if any("ngrams" in found and found["ngrams"] is None for found in measured.values()):
-        parts.append(
-            "note: no row of a logistic regression on n-grams, for want of scikit-learn (pip install -e '.[zoo]') or of a second class"
-        )
+        parts.append("note: no logistic regression on n-grams, for want of scikit-learn (pip install -e '.[zoo]') or of a second class")
     for split, found in measured.items():
         columns = (f"{split}: is", *(f"told {name}" for name in found["classes"]))
         rows = [(name, *(f"{n:,}" for n in row)) for name, row in zip(found["classes"], found["confusion"], strict=True)]

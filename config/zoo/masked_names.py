@@ -3,7 +3,7 @@
 dataset = "names"
 model = "encoder"
 
-# the model: 325,000 parameters
+# the model: 310,000 parameters
 block_size = 32
 n_layer = 4
 n_head = 4
