@@ -227,7 +227,7 @@ def open_run(folder: Path, description: dict[str, Any], settings: SampleSettings
 
 def opened_speaker(settings: SampleSettings, device: torch.device) -> Callable[[str], str]:
     """A function from a text to how it is said; a - for one that cannot be said. Raises UserError for a run that is not of such a model."""
-    folder = checkpoint.find_run(settings.pronounce, settings.out_dir)
+    folder = checkpoint.find_run(settings.pronounce, settings.out_dir, "pronounce")
     model, tokenizer = checkpoint.load_run(folder, device)
     if not isinstance(model, Seq2Seq):
         raise UserError(f"--pronounce={settings.pronounce}: {folder} does not pronounce; a run of config/zoo/pronounce.py would")

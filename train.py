@@ -122,8 +122,7 @@ def start(settings: Settings) -> Run:
         )
     settings.check_data_options()
     check_packages(settings)
-    if settings.start_from and not settings.resume:
-        settings.start_from = trained_before(settings)
+    beginning = trained_before(settings) if settings.start_from and not settings.resume else None
     if settings.model not in ONLY_MODEL.values():
         settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     if settings.shard and settings.model != "gpt":
@@ -148,9 +147,8 @@ def start(settings: Settings) -> Run:
         if settings.resume:
             raise UserError(f"--resume: model={settings.model} has counted all there is, and has nothing to go on with; leave it out")
         progress = count(model, data.tokens["train"], machine.device)
-    if settings.start_from and not settings.resume:
-        began_from = checkpoint.load_weights_that_fit(Path(settings.start_from), model)
-        print(f"starting from {settings.start_from}: {began_from}")
+    if beginning:
+        print(f"starting from {beginning}: {checkpoint.load_weights_that_fit(beginning, model)}")
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")
     if settings.shard and world.size == 1:
@@ -184,18 +182,17 @@ def model_config(settings: Settings, data: Prepared) -> Config:
     return settings.model_config(data.tokenizer.vocab_size if data.tokenizer else 1, data.meta.get("shape"))
 
 
-def trained_before(settings: Settings) -> str:
+def trained_before(settings: Settings) -> Path:
     """The folder of the run to start from. If a config is named whose run is not there, it is trained first."""
     if not settings.start_from.endswith(".py"):
-        return str(checkpoint.find_run(settings.start_from, settings.out_dir))
+        return checkpoint.find_run(settings.start_from, settings.out_dir, "start_from")
     first = replace(read_config(Path(settings.start_from)), out_dir=settings.out_dir, device=settings.device)
     folder = Path(first.out_dir) / first.run
-    if (folder / checkpoint.WEIGHTS).exists():
-        return str(folder)
-    print(f"first {settings.start_from}, to start from:")
-    train(first)
-    print()
-    return str(folder)
+    if not (folder / "summary.json").exists():  # which is the last thing that a run writes
+        print(f"first {settings.start_from}, to start from:")
+        train(first)
+        print()
+    return folder
 
 
 def make_loader(split: str, data: Prepared, settings: Settings, machine: Machine, world: World) -> Loader:

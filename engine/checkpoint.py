@@ -76,8 +76,8 @@ def lock(folder: Path) -> FileLock:
     return taken
 
 
-def find_run(run: str | None, out_dir: str = "out") -> Path:
-    """The folder of `run`, a name under out_dir or a path; None: the run with the newest weights.
+def find_run(run: str | None, out_dir: str = "out", option: str = "run") -> Path:
+    """The folder of `run`, a name under out_dir or a path; None: the run with the newest weights. option: that names it.
 
     Raises UserError when there is none, naming those there are.
     """
@@ -91,9 +91,9 @@ def find_run(run: str | None, out_dir: str = "out") -> Path:
         if (folder / WEIGHTS).exists():
             return folder
     if folders := [folder for folder in (Path(out_dir) / run, Path(run)) if folder.is_dir()]:
-        raise UserError(f"--run={run}: {folders[0]} has no {WEIGHTS}; train.py writes it at its first evaluation")
+        raise UserError(f"--{option}={run}: {folders[0]} has no {WEIGHTS}; train.py writes it at its first evaluation")
     there = f"there are: {', '.join(names)}" if names else "make one with: python train.py config/names.py"
-    raise UserError(f"--run={run}: no run of that name under {out_dir}{nearest(run, names)}; {there}")
+    raise UserError(f"--{option}={run}: no run of that name under {out_dir}{nearest(run, names)}; {there}")
 
 
 def save_settings(folder: Path, settings: Settings, config: Config, data: dict, ran: dict[str, Any], step: int) -> None:

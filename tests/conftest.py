@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import data.cmudict.prepare as cmudict_prepare
+import data.images.prepare as images_prepare
 import data.names.prepare as names_prepare
 import data.odyssey.prepare as odyssey_prepare
+import data.sexes.prepare as sexes_prepare
 import data.text.prepare as text_prepare
 import train as train_program
 from data.tokenizers import CharTokenizer
@@ -41,7 +44,7 @@ num_samples = 4
 def away(tmp_path, monkeypatch):
     """Every test runs in a folder of its own, and prepared data go there too."""
     monkeypatch.chdir(tmp_path)
-    for module in (names_prepare, odyssey_prepare, text_prepare):
+    for module in (names_prepare, odyssey_prepare, text_prepare, cmudict_prepare, sexes_prepare, images_prepare):
         monkeypatch.setattr(module, "PREPARED", tmp_path / "prepared")
     monkeypatch.setattr(odyssey_prepare, "BOOK", tmp_path / "no-book-here.txt")
     monkeypatch.delenv("ODYSSEY_TXT", raising=False)
