@@ -10,6 +10,7 @@ All of it is model.py's: the projections and the two paths of its attention, its
 Letters in the shape comments as in model.py. A mask is True where a query may attend; padding has the id -1.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,15 @@ class ShapeConfig(GPTConfig):
     n_embd: int = 512
     position: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     activation: Literal["relu", "gelu", "relu2"] = "relu"
+    init: Literal["gpt2", "fan_in"] = "fan_in"
     norm_place: Literal["post", "pre"] = "post"  # after each sum, or before each branch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.position == "sinusoidal" and self.n_embd % 2:
+            step = math.lcm(2, self.n_head)
+            fit = max(step, self.n_embd // step * step)
+            raise ValueError(f"n_embd={self.n_embd} is odd, and sinusoidal positions are pairs of numbers; n_embd={fit} would fit")
 
 
 def padding_mask(idx: Tensor) -> Tensor:
