@@ -137,7 +137,9 @@ class Seq2Seq(nn.Module):
             going = torch.arange(len(source), device=source.device)  # the rows that have not ended
             tokens = torch.full((len(source), max_new_tokens + 1), -1, device=source.device)
             tokens[:, 0] = start
+            longest = 0
             for i in range(max_new_tokens):
+                longest = i + 1
                 seen = tokens[going, i : i + 1] if caches else tokens[going, : i + 1]
                 logits = self.decode(seen, memory, caches, i)[:, -1]  # (N, V) of the N rows that go on
                 chosen = next_token(logits, draws[going, i], temperature, top_k, top_p, min_p)
@@ -148,7 +150,7 @@ class Seq2Seq(nn.Module):
                 caches = [taken(cache, on) for cache in caches] if caches else None
                 if not len(going):
                     break
-        return tokens[:, 1 : i + 2]
+        return tokens[:, 1 : longest + 1]
 
     @torch.no_grad()
     def beam_search(
@@ -159,10 +161,10 @@ class Seq2Seq(nn.Module):
 
         Each step extends the `beams` best of each row by every token, and keeps the best of these. Ended ones stay as they are
         and compete. Best is what has the highest log-probability / tokens ** length_penalty (Wu et al. 2016). One beam is greedy.
-        Raises ValueError for fewer beams than one.
+        Raises ValueError for fewer beams or tokens than one.
         """
-        if beams < 1:
-            raise ValueError(f"beams={beams} must be at least 1")
+        if beams < 1 or max_new_tokens < 1:
+            raise ValueError(f"beams={beams} and max_new_tokens={max_new_tokens} must be at least 1")
         B, V, device = len(source), self.config.vocab_size, source.device
         with evaluating(self):
             memory = self.encode(source).take(torch.arange(B, device=device).repeat_interleave(beams))  # B * beams rows
