@@ -2,6 +2,7 @@
 
     python visualize.py attention --run=names --text=john            where each token looks, in every layer and head
     python visualize.py attention --text=john --layer=0 --head=2     in one of them
+    python visualize.py attention --run=pronounce --text=telemachus  which letters each sound of a word looks at
     python visualize.py embeddings --run=names                       where the tokens lie; whether vowels lie together
     python visualize.py bigram                                       which character follows which in the list of names
     python visualize.py bigram --source=cities.txt                   in another list; --run=RUN: in a bigram model
@@ -25,17 +26,21 @@ from config.command_line import parse
 from config.settings import NamesSettings, Range
 from data.examples import ExampleLoader, pictures
 from data.names.prepare import prepare
-from data.tokenizers import Tokenizer
+from data.tokenizers import BOUNDARY, PairTokenizer, Tokenizer
 from engine import attention_map, bigram_map, checkpoint, class_pictures, embedding_map
+from engine.classifying import text_ids
 from engine.device import pick_device
 from engine.errors import UserError, nearest, run_program
 from engine.files import output_file, replacing, write_text
+from engine.pronouncing import pronounce, source_ids
 from engine.run_data import data_of
 from engine.tasks import task_of
 from engine.trace import token_name
 from engine.writing import encode_prompt
 from model import GPT
+from zoo.encoder import Encoder
 from zoo.ladder import Bigram
+from zoo.seq2seq import Seq2Seq
 from zoo.vit import ViT
 
 if TYPE_CHECKING:
@@ -47,7 +52,9 @@ class AttentionSettings:
     """All options of visualize.py attention."""
 
     text: str | None = None
-    """The text to read."""
+    """The text to read; of a model that pronounces, a word."""
+    part: Literal["cross", "encoder", "decoder"] = "cross"
+    """Of an encoder-decoder: where the sounds look among the letters, the letters among themselves, the sounds among themselves."""
     layer: Annotated[int | None, Range(0)] = None
     """Number of a layer, from 0 as in the parameters' names; None: all."""
     head: Annotated[int | None, Range(0)] = None
@@ -153,20 +160,46 @@ def attention(arguments: list[str]) -> None:
     page = output_file("page", settings.page, folder / "attention.html")
     description = checkpoint.read_settings(folder)
     model, tokenizer = checkpoint.load_run(folder, pick_device(settings.device))
-    if not isinstance(model, GPT):
+    if isinstance(model, ViT):
+        raise UserError(f"{folder} reads pictures, not texts; visualize.py patches shows where it looks")
+    if not isinstance(model, GPT | Encoder | Seq2Seq):
         raise UserError(f"{folder} is another model, {model.config.kind}; a run of a GPT would do")
+    if settings.part != "cross" and not isinstance(model, Seq2Seq):
+        raise UserError(f"--part={settings.part}: {folder} has no parts, as an encoder-decoder has; leave it out")
     layers = numbers("layer", settings.layer, model.config.n_layer, folder)
     heads = numbers("head", settings.head, model.config.n_head, folder)
-    opening = checkpoint.opening(folder, description, tokenizer)
-    ids = read(settings.text, tokenizer, opening, model.config.block_size, folder)
-
-    weights = attention_map.attention_weights(model, ids)[layers][:, heads]  # (L, H, T, T)
-    tokens = [token_name(i, tokenizer) for i in ids]
     title = f"{folder.name}: {' '.join(settings.text.split())}"
-    figure = attention_map.draw(weights, tokens, layers, heads, title)
+    try:
+        if isinstance(model, Seq2Seq):
+            weights, tokens, keys, said = maps_of_word(model, tokenizer, settings.text, settings.part)
+            title = f"{title}, {said}"
+        elif isinstance(model, Encoder):
+            ids = text_ids(settings.text, tokenizer, model.config.block_size)
+            weights = attention_map.encoder_weights(model, ids)
+            tokens = keys = ["[CLS]", *(token_name(i, tokenizer) for i in ids)]
+        else:
+            opening = checkpoint.opening(folder, description, tokenizer)
+            ids = read(settings.text, tokenizer, opening, model.config.block_size)
+            weights, tokens, keys = attention_map.attention_weights(model, ids), [token_name(i, tokenizer) for i in ids], None
+    except UserError as error:
+        raise UserError(f"--text={settings.text[:40]}: {error}; the run is {folder}") from None
+    weights = weights[layers][:, heads]  # (L, H, T, S)
+    figure = attention_map.draw(weights, tokens, layers, heads, title, keys)
     save(figure, picture, "; the page shows them")
-    write_text(page, attention_map.page(weights, tokens, layers, heads, title))
+    write_text(page, attention_map.page(weights, tokens, layers, heads, title, keys))
     print(f"the picture is {picture}\nthe page is {page}\n{attention_map.MEANING}")
+
+
+def maps_of_word(model: Seq2Seq, tokenizer: PairTokenizer, word: str, part: str) -> tuple[torch.Tensor, list[str], list[str] | None, str]:
+    """The weights of a part of an encoder-decoder, (n_layer, n_head, T, S), while it says a word; the names of rows and columns, those
+    of columns None for a causal map; and what it says. Raises UserError for a word that it cannot read."""
+    source = source_ids(word, tokenizer, model.config.block_size)
+    sounds = list(pronounce(model, tokenizer, [word])[0][0].sounds)
+    target_in = [tokenizer.boundary_id, *tokenizer.target.encode(" ".join(sounds))]
+    weights = attention_map.seq2seq_weights(model, source, target_in)[part]
+    letters, end = [*tokenizer.source.decode(source[:-1]), BOUNDARY], BOUNDARY
+    names = {"cross": ([*sounds, end], letters), "encoder": (letters, letters), "decoder": ([end, *sounds], None)}
+    return (weights, *names[part], " ".join(sounds))
 
 
 def save(figure: "Figure", picture: Path, remedy: str = "") -> None:
@@ -185,18 +218,13 @@ def numbers(option: str, number: int | None, count: int, folder: Path) -> list[i
     return list(range(count)) if number is None else [number]
 
 
-def read(text: str, tokenizer: Tokenizer, opening: list[int], block_size: int, folder: Path) -> list[int]:
-    """What the model reads: the run's opening and the text. Raises UserError for a text that it cannot read."""
-    try:
-        ids = encode_prompt(tokenizer, text)
-    except UserError as error:
-        raise UserError(f"--text={text}: {error}; the run is {folder}") from None
+def read(text: str, tokenizer: Tokenizer, opening: list[int], block_size: int) -> list[int]:
+    """What a GPT reads: the run's opening and the text. Raises UserError for a text that it cannot read."""
+    ids = encode_prompt(tokenizer, text)
     if not ids:
-        raise UserError(f"--text={text} has no tokens; --text=john would do")
+        raise UserError("there are no tokens; --text=john would do")
     if len(opening) + len(ids) > block_size:
-        raise UserError(
-            f"--text has {len(ids)} tokens; {folder} reads block_size={block_size} at once, of which {block_size - len(opening)} would fit"
-        )
+        raise UserError(f"{len(ids)} tokens do not fit: block_size={block_size} has room for {block_size - len(opening)}")
     return [*opening, *ids]
 
 

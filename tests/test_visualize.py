@@ -89,14 +89,14 @@ def test_mistakes(tiny_config, tmp_path):
     train(tiny_config, "--max_steps=5")
     before = sorted((tmp_path / "out/tiny").iterdir())
     for arguments, message in (
-        ([], "the kind of picture comes first, .*there are: attention, embeddings, bigram"),
+        ([], "the kind of picture comes first, .*there are: attention, embeddings, bigram, confusion, patches"),
         (["--text=ba"], "the kind of picture comes first"),
         (["atention"], "no picture 'atention'; did you mean attention"),
         (["attention"], "no text to read; --text=john would do"),
-        (["attention", "--text="], "--text= has no tokens"),
+        (["attention", "--text="], "--text=: there are no tokens"),
         (["attention", "--text=b9"], "--text=b9: unknown character '9'"),
         (["attention", "--text=b$"], r"--text=b\$: .*marks where a text ends"),
-        (["attention", "--text=" + 16 * "b"], "--text has 16 tokens; out/tiny reads block_size=16 at once, of which 15 would fit"),
+        (["attention", "--text=" + 16 * "b"], "16 tokens do not fit: block_size=16 has room for 15; the run is out/tiny"),
         (["attention", "--text=ba", "--layer=1"], "--layer=1: out/tiny has 1; 0 to 0 would fit"),
         (["attention", "--text=ba", "--head=2"], "--head=2: out/tiny has 2; 0 to 1 would fit"),
         (["attention", "--text=ba", "--head=-1"], "head=-1 must be at least 0"),
