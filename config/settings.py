@@ -184,7 +184,8 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
     embedding_dropout: Annotated[float | None, Range(0, 1, below_high=True)] = None
     """The same for the embeddings; None: as dropout."""
     token_noise: Annotated[float, Range(0, 1, below_high=True)] = 0.0
-    """Share of the tokens a model reads that are replaced by others in training, while it still has to predict the right ones."""
+    """Share of the tokens a model reads that are replaced by others in training, while it still has to predict the right ones; an
+    encoder that tells classes gets them masked."""
     bias: bool = True
     """Biases in the linear layers and LayerNorms."""
     attention: Literal["auto", "fused", "manual"] = "auto"

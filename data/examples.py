@@ -153,7 +153,7 @@ def pairs(tokens: np.ndarray, boundary_id: int, noise: float = 0.0, vocab_size: 
             target_in[noisy] = chance.integers(vocab_size, size=noisy.sum())
         return Examples.of(source, target_in, target)
 
-    return source_lengths * (target_lengths.max() + 1) + target_lengths, make
+    return source_lengths * (target_lengths.max(initial=0) + 1) + target_lengths, make
 
 
 def masked(tokens: np.ndarray, boundary_id: int, vocab_size: int, share: float, seed: int) -> tuple[np.ndarray, Make]:
@@ -177,14 +177,18 @@ def masked(tokens: np.ndarray, boundary_id: int, vocab_size: int, share: float, 
     return lengths, make
 
 
-def classed(tokens: np.ndarray, boundary_id: int, counts: np.ndarray) -> tuple[np.ndarray, Make]:
-    """Of $ada$eve$ and how often each belongs to each class (N, n_classes): the documents (B, T) and the shares (B, n_classes)."""
+def classed(tokens: np.ndarray, boundary_id: int, counts: np.ndarray, noise: float = 0.0, vocab_size: int = 0) -> tuple[np.ndarray, Make]:
+    """Of $ada$eve$ and how often each belongs to each class (N, n_classes): the documents (B, T) and the shares (B, n_classes).
+    noise: the share of the characters that are hidden in training, behind [MASK], id vocab_size."""
     documents = documents_of(tokens, boundary_id)
     lengths = lengths_of(documents)
     shares = (counts / counts.sum(1, keepdims=True)).astype(np.float32)
 
     def make(numbers: np.ndarray, chance: np.random.Generator | None) -> Examples:
-        return Examples.of(documents[numbers, : lengths[numbers].max()], shares[numbers])
+        idx = documents[numbers, : lengths[numbers].max()]  # a copy
+        if noise and chance:
+            idx[(chance.random(idx.shape) < noise) & (idx >= 0) & (idx != boundary_id)] = vocab_size
+        return Examples.of(idx, shares[numbers])
 
     return lengths, make
 

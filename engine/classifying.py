@@ -34,7 +34,8 @@ def examples(split: str, data: Prepared, settings: Settings) -> tuple[np.ndarray
         raise UserError(
             f"block_size={settings.block_size} is too small for the longest text; block_size={data.meta['longest'] + 1} would fit"
         )
-    return classed(data.tokens[split], data.tokenizer.boundary_id, arrays["counts"])
+    tokenizer = data.tokenizer
+    return classed(data.tokens[split], tokenizer.boundary_id, arrays["counts"], settings.token_noise, tokenizer.vocab_size)
 
 
 def samples(model: Encoder | ViT, data: Prepared, settings: Settings, count: int) -> list[str]:

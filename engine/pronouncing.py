@@ -18,7 +18,7 @@ from zoo.seq2seq import Seq2Seq
 WORDS_AT_ONCE = 256
 BEAMS = 5
 CHANCE = ("num_samples", "temperature", "top_k", "top_p", "min_p", "seed")
-KNOWS = ("beams", "length_penalty", *CHANCE)
+KNOWS = ("beams", *CHANCE)
 EXAMPLE = "telemachus"
 
 
@@ -80,7 +80,7 @@ def answers(
         if drawing:
             ways = drawn(model, tokenizer, word, settings)
         else:
-            ways = pronounce(model, tokenizer, [word], settings.beams or BEAMS, settings.length_penalty)[0]
+            ways = pronounce(model, tokenizer, [word], settings.beams or BEAMS)[0]
         for way in ways:
             text = " ".join(way.sounds)
             line = f"{word}  {text}  (probability {math.exp(way.logprob):.1%}, log-probability {way.logprob:.4f})"
@@ -111,9 +111,7 @@ def listed(data: Prepared, split: str, count: int | None = None) -> dict[str, li
     return words
 
 
-def pronounce(
-    model: Seq2Seq, tokenizer: PairTokenizer, words: Sequence[str], beams: int = BEAMS, length_penalty: float = 1.0
-) -> list[list[Pronunciation]]:
+def pronounce(model: Seq2Seq, tokenizer: PairTokenizer, words: Sequence[str], beams: int = BEAMS) -> list[list[Pronunciation]]:
     """The likeliest pronunciations of each word that `beams` beams find, best first. One beam is the greedy search.
 
     Raises UserError for a word with an unknown character, and for one that does not fit into the model.
@@ -124,7 +122,7 @@ def pronounce(
     for first in range(0, len(order), WORDS_AT_ONCE):
         some = order[first : first + WORDS_AT_ONCE]
         source = padded([ids[i] for i in some]).to(model.wte.weight.device)
-        tokens, logprobs = model.beam_search(source, beams, model.config.block_size, length_penalty, end=tokenizer.boundary_id)
+        tokens, logprobs = model.beam_search(source, beams, model.config.block_size, length_penalty=0.0, end=tokenizer.boundary_id)
         for i, row, chances in zip(some, tokens.tolist(), logprobs.tolist(), strict=True):
             found[i] = [
                 Pronunciation(sounds_of(way, tokenizer), chance) for way, chance in zip(row, chances, strict=True) if chance > -math.inf
