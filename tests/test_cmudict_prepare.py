@@ -52,14 +52,9 @@ def test_words_and_all_their_pronunciations(source, capsys):
         "jo": [("JH", "OW")],
     }
     out = capsys.readouterr().out
-    assert (
-        "dropped 2 with other characters than letters and apostrophes, 1 without a pronunciation, 1 the same but for the stress"
-        in out.replace(
-            "dropped 1 the same but for the stress, 2 with other characters than letters and apostrophes, 1 without a pronunciation",
-            "dropped 2 with other characters than letters and apostrophes, 1 without a pronunciation, 1 the same but for the stress",
-        )
-    )
-    assert "5 words in 6 pronunciations of 9 sounds, 3 / 1 / 1 to train / validate / test" in out
+    for dropped in ("2 with other characters than letters and apostrophes", "1 without a pronunciation", "1 the same but for the stress"):
+        assert dropped in out
+    assert "5 words in 6 pronunciations of 10 sounds, 3 / 1 / 1 to train / validate / test" in out
 
 
 def test_with_stress(source):

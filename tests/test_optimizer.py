@@ -40,6 +40,17 @@ def test_constant_then_linear():
     assert learning_rate_at(9, late) == 2.0 and learning_rate_at(55, late) == pytest.approx(1.0)
 
 
+def test_inverse_square_root_is_the_papers():
+    """d^-0.5 min(step^-0.5, step warmup^-1.5), with steps from 1 (Vaswani et al. 2017, equation 3)."""
+    C, warmup = 512, 400
+    top = C**-0.5 * warmup**-0.5
+    settings = Settings(learning_rate=top, max_steps=3000, warmup_steps=warmup, schedule="inverse_sqrt")
+    for step in (1, 2, 399, 400, 401, 1600, 3000):
+        paper = C**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate_at(step - 1, settings) == pytest.approx(paper)
+    assert learning_rate_at(0, replace(settings, warmup_steps=0)) == pytest.approx(top)
+
+
 def test_only_matrices_decay():
     model = small_model()
     (optimizer,) = make_optimizers(model, Settings(weight_decay=0.3))

@@ -17,14 +17,15 @@ bias = False
 init = "fan_in"
 
 # the training
-mask_share = 0.2
+mask_share = 0.25
 dropout = 0.1
 attention_dropout = 0.0
 batch_size = 128
-max_steps = 2000
+max_steps = 10000
 optimizer = "muon"
 learning_rate = 6e-3
 warmup_steps = 100
 schedule = "linear"
 weight_decay = 0.1
-eval_interval = 500
+ema = 0.99
+eval_interval = 1000

@@ -17,15 +17,16 @@ qk_norm = True
 bias = False
 init = "fan_in"
 
-# the training: few epochs and slow steps, so that what was learned of names is not forgotten
-dropout = 0.2
+# the training: ten epochs and slow steps, so that what was learned of names is not forgotten
+dropout = 0.1
 attention_dropout = 0.0
+token_noise = 0.1
 batch_size = 128
-max_steps = 1000
+max_steps = 2000
 optimizer = "muon"
-learning_rate = 2e-3
+learning_rate = 3e-3
 warmup_steps = 100
 schedule = "linear"
 weight_decay = 0.1
 ema = 0.995
-eval_interval = 100
+eval_interval = 250
