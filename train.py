@@ -148,6 +148,8 @@ def start(settings: Settings) -> Run:
             raise UserError(f"--resume: model={settings.model} has counted all there is, and has nothing to go on with; leave it out")
         progress = count(model, data.tokens["train"], machine.device)
     if beginning:
+        if data.tokenizer:
+            checkpoint.check_tokens(beginning, data.folder)
         print(f"starting from {beginning}: {checkpoint.load_weights_that_fit(beginning, model)}")
     average = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     print(f"model: {model.num_parameters():,} parameters, on {machine}{f', {world.size} processes' if world.size > 1 else ''}")

@@ -178,6 +178,13 @@ def load_weights(folder: Path, model: Model) -> None:
         raise UserError(f"{path} is damaged or of another model ({' '.join(str(error).split())[:120]}); train the run again") from None
 
 
+def check_tokens(folder: Path, prepared: Path) -> None:
+    """Raise UserError unless the run in `folder` reads the same tokens as these prepared data: else its embeddings would be of others."""
+    ours, theirs = prepared / "tokenizer.json", folder / "tokenizer.json"
+    if not theirs.exists() or ours.read_bytes() != theirs.read_bytes():
+        raise UserError(f"--start_from: {folder} reads other tokens than these data have; a run with the same tokenizer.json would do")
+
+
 def load_weights_that_fit(folder: Path, model: Model) -> str:
     """Fill those of the model's parameters that model.safetensors of another run has in the same shape. Returns which these are,
     in words. Raises UserError where there are none."""

@@ -77,11 +77,8 @@ def answers(
     defaults = type(settings)()
     drawing = settings.beams is None and any(getattr(settings, name) != getattr(defaults, name) for name in CHANCE)
     for word in prompts:
-        if drawing:
-            ways = drawn(model, tokenizer, word, settings)
-        else:
-            ways = pronounce(model, tokenizer, [word], settings.beams or BEAMS)[0]
-        for way in ways:
+        found = drawn(model, tokenizer, word, settings) if drawing else pronounce(model, tokenizer, [word], settings.beams or BEAMS)[0]
+        for way in found:
             text = " ".join(way.sounds)
             line = f"{word}  {text}  (probability {math.exp(way.logprob):.1%}, log-probability {way.logprob:.4f})"
             yield line, {"prompt": word, "text": text, "logprob": way.logprob}

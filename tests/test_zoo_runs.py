@@ -220,6 +220,9 @@ def test_what_cannot_be_started_from(telling, tiny_config, tmp_path, program):
     train(tiny_config, "--max_steps=1", "--n_embd=8")
     with pytest.raises(UserError, match="--start_from: no weights of out/tiny fit this model"):
         train(telling, "--start_from=tiny")
+    (tmp_path / "other.txt").write_text("abel\nbela\nlea\nbe\nlab\n")
+    with pytest.raises(UserError, match="--start_from: out/tiny reads other tokens than these data have"):
+        train(tiny_config, "--start_from=tiny", "--run=more", f"--source={tmp_path}/other.txt")
     with pytest.raises(UserError, match="cannot read the config nowhere.py"):
         train(telling, "--start_from=nowhere.py")
 
