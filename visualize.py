@@ -53,8 +53,9 @@ class AttentionSettings:
 
     text: str | None = None
     """The text to read; of a model that pronounces, a word."""
-    part: Literal["cross", "encoder", "decoder"] = "cross"
-    """Of an encoder-decoder: where the sounds look among the letters, the letters among themselves, the sounds among themselves."""
+    part: Literal["cross", "encoder", "decoder"] | None = None
+    """Of an encoder-decoder: where the sounds look among the letters, the letters among themselves, the sounds among themselves;
+    None: cross, the first of these."""
     layer: Annotated[int | None, Range(0)] = None
     """Number of a layer, from 0 as in the parameters' names; None: all."""
     head: Annotated[int | None, Range(0)] = None
@@ -164,14 +165,14 @@ def attention(arguments: list[str]) -> None:
         raise UserError(f"{folder} reads pictures, not texts; visualize.py patches shows where it looks")
     if not isinstance(model, GPT | Encoder | Seq2Seq):
         raise UserError(f"{folder} is another model, {model.config.kind}; a run of a GPT would do")
-    if settings.part != "cross" and not isinstance(model, Seq2Seq):
+    if settings.part and not isinstance(model, Seq2Seq):
         raise UserError(f"--part={settings.part}: {folder} has no parts, as an encoder-decoder has; leave it out")
     layers = numbers("layer", settings.layer, model.config.n_layer, folder)
     heads = numbers("head", settings.head, model.config.n_head, folder)
     title = f"{folder.name}: {' '.join(settings.text.split())}"
     try:
         if isinstance(model, Seq2Seq):
-            weights, tokens, keys, said = maps_of_word(model, tokenizer, settings.text, settings.part)
+            weights, tokens, keys, said = maps_of_word(model, tokenizer, settings.text, settings.part or "cross")
             title = f"{title}, {said}"
         elif isinstance(model, Encoder):
             ids = text_ids(settings.text, tokenizer, model.config.block_size)
@@ -195,10 +196,11 @@ def maps_of_word(model: Seq2Seq, tokenizer: PairTokenizer, word: str, part: str)
     of columns None for a causal map; and what it says. Raises UserError for a word that it cannot read."""
     source = source_ids(word, tokenizer, model.config.block_size)
     sounds = list(pronounce(model, tokenizer, [word])[0][0].sounds)
-    target_in = [tokenizer.boundary_id, *tokenizer.target.encode(" ".join(sounds))]
+    size = model.config.block_size  # as many sounds, without an end, are more than the decoder reads: the last one is only written
+    target_in = [tokenizer.boundary_id, *tokenizer.target.encode(" ".join(sounds))][:size]
     weights = attention_map.seq2seq_weights(model, source, target_in)[part]
     letters, end = [*tokenizer.source.decode(source[:-1]), BOUNDARY], BOUNDARY
-    names = {"cross": ([*sounds, end], letters), "encoder": (letters, letters), "decoder": ([end, *sounds], None)}
+    names = {"cross": ([*sounds, end][:size], letters), "encoder": (letters, letters), "decoder": ([end, *sounds][:size], None)}
     return (weights, *names[part], " ".join(sounds))
 
 

@@ -89,13 +89,13 @@ def draw(weights: Tensor, tokens: list[str], layers: list[int], heads: list[int]
     """
     import matplotlib.figure  # slow to import, and needed only here; no pyplot: it would look for a screen
 
-    rows, columns, T = len(layers), len(heads), max(len(tokens), len(keys or []))
-    cells, labels = map_size([*tokens, *(keys or [])], T, max(rows, columns))
-    width = max(5.5, columns * (cells + labels) + 1.6)
+    rows, columns = len(layers), len(heads)
+    across, down, cell = map_size(tokens, keys or tokens, max(rows, columns))
+    width = max(5.5, columns * across + 1.6)
     wrapped = textwrap.fill(title, int(7 * width), max_lines=3, placeholder=" …")
-    figure = matplotlib.figure.Figure(figsize=(width, rows * (cells + labels + 0.3) + 1.5), layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=(width, rows * (down + 0.3) + 1.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    step = math.ceil(10 / (72 * cells / T))  # a label is 10 points high
+    step = math.ceil(10 / (72 * cell))  # a label is 10 points high
     for i, layer in enumerate(layers):
         for j, head in enumerate(heads):
             axes = grid[i, j]
@@ -112,11 +112,13 @@ def draw(weights: Tensor, tokens: list[str], layers: list[int], heads: list[int]
     return figure
 
 
-def map_size(tokens: list[str], T: int, maps: int) -> tuple[float, float]:
-    """Inches that the T cells of a side and the labels of one map take, where `maps` of them stand side by side."""
-    labels = 0.4 + 0.09 * max(map(len, map(shortened, tokens)))
-    cells = max(1.8, 0.45 * T) if T <= WRITTEN_OUT else min(0.2 * T + 3, 8.0)
-    return max(2.0, min(cells, LONGEST_SIDE / maps - labels)), labels
+def map_size(tokens: list[str], keys: list[str], maps: int) -> tuple[float, float, float]:
+    """Inches that one map with its labels takes across and down, and that a cell takes, where `maps` of them stand side by side."""
+    beside, below = (0.4 + 0.09 * max(map(len, map(shortened, names))) for names in (tokens, keys))
+    longer = max(len(tokens), len(keys))
+    side = max(1.8, 0.45 * longer) if longer <= WRITTEN_OUT else min(0.2 * longer + 3, 8.0)
+    cell = max(2.0, min(side, LONGEST_SIDE / maps - max(beside, below))) / longer
+    return max(1.8, cell * len(keys)) + beside, cell * len(tokens) + below, cell
 
 
 def draw_map(axes: "Axes", weights: Tensor, causal: bool) -> Any:

@@ -6,8 +6,10 @@ import re
 import pytest
 import torch
 from conftest import small_model
+from test_zoo_encoder import model_of as encoder_of
+from test_zoo_seq2seq import model_of as seq2seq_of
 
-from engine.attention_map import MEANING, attention_weights, draw, page
+from engine.attention_map import MEANING, attention_weights, draw, encoder_weights, page, seq2seq_weights
 
 IDS = [0, 3, 5, 5, 1, 7]
 
@@ -121,3 +123,85 @@ def test_a_page_holds_its_data_and_no_token_breaks_out():
         rows = data["weights"][layer][head]
         assert [len(row) for row in rows] == [1, 2, 3, 4, 5, 6]
         assert rows[5] == pytest.approx([1e5 * float(w) for w in weights[layer, head, 5]], abs=0.51)
+
+
+SOURCE, TARGET_IN = [1, 3, 2, 5, 4, 0], [0, 4, 2, 5]
+
+
+def of_a_head(attention, h, looking, seen, causal):
+    """The weights (T, S) of one head without positions, number by number, from what looks (T, C) and what is seen (S, C)."""
+    C = looking.size(1)
+    D = C // attention.config.n_head
+    rows = [slice(part * C + h * D, part * C + (h + 1) * D) for part in (0, 1)]
+    q, k = (x @ attention.c_attn.weight[r].T + attention.c_attn.bias[r] for x, r in zip((looking, seen), rows, strict=True))
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for i in range(len(q)):
+        powers = [math.exp(float(q[i] @ k[j]) / math.sqrt(D)) for j in range(i + 1 if causal else len(k))]
+        weights[i, : len(powers)] = torch.tensor(powers) / sum(powers)
+    return weights
+
+
+@torch.no_grad()
+def test_weights_of_an_encoder_decoder_as_computed_by_hand():
+    model = seq2seq_of(dropout=0.5, attention_dropout=0.5).train()  # Post-Norm, sinusoidal: what a block reads has positions in it
+    found = seq2seq_weights(model, SOURCE, TARGET_IN)
+    assert {part: weights.shape for part, weights in found.items()} == {
+        "cross": (2, 2, 4, 6),
+        "encoder": (2, 2, 6, 6),
+        "decoder": (2, 2, 4, 4),
+    }
+    for weights in found.values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert model.training and model.config.attention == "fused" and (found["decoder"].triu(1) == 0).all()
+    assert (found["encoder"] > 0).all() and (found["cross"] > 0).all()
+
+    model.eval()
+    source, target_in = torch.tensor([SOURCE]), torch.tensor([TARGET_IN])
+    letters = math.sqrt(8) * model.source_wte(source) + model.encoder.sinusoids[:6]
+    sounds = math.sqrt(8) * model.wte(target_in) + model.decoder.sinusoids[:4]
+    memory = model.encoder(math.sqrt(8) * model.source_wte(source), torch.arange(6))
+    first = model.decoder.h[0]
+    after = first.ln_1(sounds + first.attn(sounds, mask=torch.ones(4, 4).tril().bool()))
+    for h in range(2):
+        for part, attention, looking, seen in (
+            ("encoder", model.encoder.h[0].attn, letters, letters),
+            ("decoder", first.attn, sounds, sounds),
+            ("cross", first.cross, after, memory),
+        ):
+            expected = of_a_head(attention, h, looking[0], seen[0], part == "decoder")
+            assert expected.std() > 0.05  # not nearly alike
+            torch.testing.assert_close(found[part][0, h].double(), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_weights_of_an_encoder_as_computed_by_hand():
+    model = encoder_of(norm_place="post")
+    weights = encoder_weights(model, [1, 3, 0])
+    assert weights.shape == (2, 2, 4, 4) and (weights > 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 4))
+    x = torch.cat((model.cls[0], model.wte(torch.tensor([1, 3, 0])))) + model.encoder.wpe.weight[:4]
+    for h in range(2):
+        torch.testing.assert_close(weights[0, h].double(), of_a_head(model.encoder.h[0].attn, h, x, x, False), atol=1e-5, rtol=0)
+
+
+def test_a_rectangular_map_is_drawn_whole():
+    weights = torch.randn(2, 2, 7, 11, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    sounds, letters = ["T", "EH", "M", "AH", "L", "Z", "$"], [*"telemachus", "$"]
+    figure = draw(weights, sounds, [0, 1], [0, 1], "a word", letters)
+    figure.draw_without_rendering()  # lays it out
+    for axes, head in zip(figure.axes[:4], weights.flatten(0, 1), strict=True):
+        assert [text.get_text() for text in axes.get_yticklabels()] == sounds
+        assert [text.get_text() for text in axes.get_xticklabels()] == letters
+        assert [text.get_text() for text in axes.texts] == [f"{weight:.2f}" for weight in head.flatten().tolist()]
+        image = axes.images[0].get_array()
+        assert not image.mask.any() and (image.data == head.numpy()).all()
+    upper, lower = (figure.axes[i].get_position() for i in (0, 2))
+    assert upper.y0 - lower.y1 < 0.6 * upper.height  # no room is kept for a square
+
+
+def test_a_page_of_a_map_that_is_not_causal_stores_whole_rows():
+    weights = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    html = page(weights, ["T", "EH", "$"], [0], [0], "a word", [*"ted", "$"])
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+    assert data["tokens"] == ["T", "EH", "$"] and data["keys"] == ["t", "e", "d", "$"]
+    assert torch.tensor(data["weights"]) / 1e5 == pytest.approx(weights, abs=1e-5)

@@ -1,3 +1,4 @@
+import itertools
 import shutil
 
 import pytest
@@ -97,6 +98,7 @@ def test_mistakes(tiny_config, tmp_path):
         (["attention", "--text=b9"], "--text=b9: unknown character '9'"),
         (["attention", "--text=b$"], r"--text=b\$: .*marks where a text ends"),
         (["attention", "--text=" + 16 * "b"], "16 tokens do not fit: block_size=16 has room for 15; the run is out/tiny"),
+        (["attention", "--text=ba", "--part=cross"], "--part=cross: out/tiny has no parts, as an encoder-decoder has; leave it out"),
         (["attention", "--text=ba", "--layer=1"], "--layer=1: out/tiny has 1; 0 to 0 would fit"),
         (["attention", "--text=ba", "--head=2"], "--head=2: out/tiny has 2; 0 to 1 would fit"),
         (["attention", "--text=ba", "--head=-1"], "head=-1 must be at least 0"),
@@ -145,8 +147,8 @@ def browser():
 def opened(browser, tmp_path):
     """Open a page of these weights: the tab, and what it complained of."""
 
-    def open_page(weights, tokens, **options):
-        (tmp_path / "map.html").write_text(page(weights, tokens, [0, 3], [0, 1], "a title"), encoding="utf-8")
+    def open_page(weights, tokens, keys=None, **options):
+        (tmp_path / "map.html").write_text(page(weights, tokens, [0, 3], [0, 1], "a title", keys), encoding="utf-8")
         tab, complaints = browser.new_page(**options), []
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
@@ -193,6 +195,26 @@ def test_a_page_tells_the_weight_of_a_cell(opened, scheme):
     assert complaints == []
 
 
+@pytest.mark.parametrize("sounds, letters", [(3, 9), (9, 3)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_tells_which_sound_looks_at_which_letter(opened, scheme, sounds, letters):
+    torch.manual_seed(1)
+    weights = torch.randn(2, 2, sounds, letters).softmax(-1)
+    tokens, keys = [f"S{i}" for i in range(sounds)], [f"l{j}" for j in range(letters)]
+    tab, complaints = opened(weights, tokens, keys, color_scheme=scheme)
+    told = tab.locator("#told")
+    for i, j in itertools.product((0, sounds - 1), (0, letters - 1)):
+        tab.hover("#map", position=place(tab, i, j))
+        assert told.text_content().startswith(f'"S{i}" looks at "l{j}": {weights[0, 0, i, j]:.3f}')
+    tab.select_option("#layer", "3")
+    assert f'"l{letters - 1}": {weights[1, 0, -1, -1]:.3f}' in told.text_content()
+    tab.focus("#map")
+    for key in ("ArrowRight", "ArrowDown", "ArrowUp"):  # the first two lead nowhere: the corner is the last cell
+        tab.keyboard.press(key)
+    assert told.text_content().startswith(f'"S{sounds - 2}" looks at "l{letters - 1}": {weights[1, 0, -2, -1]:.3f}')
+    assert not tab.is_visible("#grey") and complaints == []
+
+
 @pytest.mark.parametrize("T", [2, 100, 512])
 def test_a_page_of_any_length(opened, T):
     weights = some_weights(T)
@@ -200,7 +222,7 @@ def test_a_page_of_any_length(opened, T):
     assert float(tab.get_attribute("#map", "data-cell")) >= 6
     tab.tap("#map", position=place(tab, T - 1, T - 2))
     assert tab.text_content("#told").startswith(f'"t{T - 1}" looks at "t{T - 2}": {weights[0, 0, T - 1, T - 2]:.3f}')
-    assert complaints == []
+    assert tab.is_visible("#grey") and complaints == []
     drawn = """([x, y]) => { const map = document.getElementById("map"), scale = map.width / map.clientWidth
         return [...map.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data].join() }"""
     corners = {tab.evaluate(drawn, [place(tab, i, j)["x"] - 2, place(tab, i, j)["y"] - 2]) for i, j in ((0, 0), (0, T - 1))}
