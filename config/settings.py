@@ -210,8 +210,8 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
     """encoder on names: share of the characters to be guessed."""
     patch_size: Annotated[int, Range(1)] = 2
     """vit: pixels of a side of the patches into which a picture is cut."""
-    shift: Annotated[int, Range(0)] = 0
-    """vit: move pictures by up to so many pixels in training, each by chance."""
+    warp: Annotated[float, Range(0, 1)] = 0.0
+    """vit: move, turn and stretch pictures in training, each by chance, by up to this share of half their side."""
     pad_vocab_to: Annotated[int | None, Range(1)] = None
     """Give the token table a multiple of this many rows; None: 64, which suits a GPU, for more than 1,024 tokens, else 1."""
 
@@ -320,14 +320,14 @@ def check(settings: Any) -> Any:
         value, hint = getattr(settings, field.name), hints[field.name]
         limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
         if hint := typing.get_args(hint)[0] if limits else hint:
-            allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+            allowed = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+            choices = [choice for kind in allowed for choice in typing.get_args(kind) if typing.get_origin(kind) is Literal]
         if float in allowed and type(value) is int:
             value = float(value)
             setattr(settings, field.name, value)
-        if typing.get_origin(hint) is Literal:
-            if value not in typing.get_args(hint):
-                choices = ", ".join(map(str, typing.get_args(hint)))
-                raise UserError(f"{field.name}={value!r} is not one of {choices}")
+        if choices:
+            if value not in choices and not (value is None and types.NoneType in allowed):
+                raise UserError(f"{field.name}={value!r} is not one of {', '.join(map(str, choices))}")
         elif type(value) not in [typing.get_origin(t) or t for t in allowed]:
             names = " or ".join("None" if t is types.NoneType else t.__name__ for t in allowed)
             raise UserError(f"{field.name}={value!r} must be of type {names}")

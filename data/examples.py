@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.errors import UserError
@@ -193,19 +194,23 @@ def classed(tokens: np.ndarray, boundary_id: int, counts: np.ndarray, noise: flo
     return lengths, make
 
 
-def pictures(images: np.ndarray, classes: np.ndarray, n_classes: int, shift: int = 0) -> tuple[np.ndarray, Make]:
+def pictures(images: np.ndarray, classes: np.ndarray, n_classes: int, warp: float = 0.0) -> tuple[np.ndarray, Make]:
     """Of images (N, channels, H, W), 0 to 255, and the class of each (N,): floats from -1 to 1, and the shares (B, n_classes), all
-    of one class. shift: they are moved by up to so many pixels in training; what comes in from outside is as the edge."""
+    of one class. warp: how far they are moved, turned and stretched in training, see `warped`."""
     shares = np.eye(n_classes, dtype=np.float32)
 
     def make(numbers: np.ndarray, chance: np.random.Generator | None) -> Examples:
-        some = images[numbers]
-        if shift and chance:
-            H, W = some.shape[2:]
-            down, right = chance.integers(-shift, shift + 1, size=(2, len(some), 1, 1))
-            rows = (np.arange(H)[:, None] + down).clip(0, H - 1)  # (B, H, 1)
-            columns = (np.arange(W) + right).clip(0, W - 1)  # (B, 1, W)
-            some = some[np.arange(len(some))[:, None, None], :, rows, columns].transpose(0, 3, 1, 2)  # (B, channels, H, W)
-        return Examples.of(some.astype(np.float32) / 127.5 - 1, shares[classes[numbers]])
+        pixels = images[numbers].astype(np.float32) / 127.5 - 1
+        if warp and chance:
+            pixels = warped(pixels, chance.uniform(-warp, warp, size=(len(pixels), 2, 3)))
+        return Examples.of(pixels, shares[classes[numbers]])
 
     return np.zeros(len(images), dtype=np.int64), make
+
+
+def warped(pixels: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Images (B, channels, H, W), each read from other places: (x, y) + by (x, y, 1), by (B, 2, 3), with x and y from -1 to 1 in the
+    picture. What comes in from outside is as the edge."""
+    images = torch.from_numpy(pixels)
+    places = F.affine_grid(torch.from_numpy(by + np.eye(2, 3)).float(), list(images.shape), align_corners=False)  # (B, H, W, 2)
+    return F.grid_sample(images, places, padding_mode="border", align_corners=False).numpy()

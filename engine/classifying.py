@@ -29,7 +29,7 @@ def examples(split: str, data: Prepared, settings: Settings) -> tuple[np.ndarray
     """As engine/tasks.py has it. Raises UserError for texts that do not fit into the model."""
     arrays = data.arrays[split]
     if data.tokenizer is None:
-        return pictures(arrays["images"], arrays["classes"], len(data.meta["classes"]), settings.shift)
+        return pictures(arrays["images"], arrays["classes"], len(data.meta["classes"]), settings.warp)
     if data.meta["longest"] >= settings.block_size:
         raise UserError(
             f"block_size={settings.block_size} is too small for the longest text; block_size={data.meta['longest'] + 1} would fit"

@@ -121,7 +121,7 @@ def test_the_logistic_regression_beside_it(data, monkeypatch, missing):
 
 
 def test_pictures(pictures):
-    lengths, _ = classifying.examples("val", pictures, Settings(shift=1))
+    lengths, _ = classifying.examples("val", pictures, Settings(warp=0.1))
     assert len(lengths) == 5
     found = classifying.measure(Pixel(), pictures, "val")
     first = pictures.arrays["val"]["images"][:, 0, 0, 0]

@@ -228,7 +228,7 @@ def test_what_cannot_be_started_from(telling, tiny_config, tmp_path, program):
 
 
 def test_pictures_are_told(seeing, tmp_path, capsys):
-    train(seeing, "--max_steps=80", "--learning_rate=0.01", "--shift=1")
+    train(seeing, "--max_steps=80", "--learning_rate=0.01", "--warp=0.1")
     measured = json.loads((tmp_path / "out/see/summary.json").read_text())["measured"]["test"]
     assert measured["accuracy"] == 1 and measured["examples"] == 8
     assert measured["confusion"] == [[4, 0], [0, 4]]
