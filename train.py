@@ -26,7 +26,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from config.command_line import read_config, settings_for_training
-from config.settings import ONLY_MODEL, Settings
+from config.settings import Settings
 from data.batches import Ahead, RowLoader, StreamLoader
 from data.examples import ExampleLoader
 from data.prepared import SPLITS, Prepared
@@ -123,8 +123,7 @@ def start(settings: Settings) -> Run:
     settings.check_data_options()
     check_packages(settings)
     beginning = trained_before(settings) if settings.start_from and not settings.resume else None
-    if settings.model not in ONLY_MODEL.values():
-        settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
+    settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     if settings.shard and settings.model != "gpt":
         raise UserError(f"--shard is for model=gpt; model={settings.model} fits anywhere")
     world = join_world()
@@ -515,11 +514,11 @@ def of_text(run: Run, losses: dict[str, float]) -> dict[str, Any]:
 def print_summary(summary: dict[str, Any]) -> None:
     """The summary as a table."""
     unit = next((name for name in ("bits_per_byte", "bits_per_character") if name in summary), None)
-    print(f"\n{'':12}{'loss':>8}{f'{unit}'.replace('_per_', '/') if unit else '':>16}{'perplexity':>12}")
+    columns = {"loss": (8, ".4f"), **({unit: (16, ".4f")} if unit else {}), "perplexity": (12, ".3f")}  # width, and form of a number
+    print(f"\n{'':12}" + "".join(f"{name.replace('_per_', '/'):>{width}}" for name, (width, _) in columns.items()))
     for split, name in {"train": "training", "val": "validation", "test": "test"}.items():
-        bits = summary[unit][split] if unit else ""
-        shown_bits = "undefined" if bits is None else f"{bits:.4f}" if unit else ""
-        print(f"{name:12}{summary['loss'][split]:8.4f}{shown_bits:>16}{summary['perplexity'][split]:12.3f}")
+        cells = ((summary[column][split], width, form) for column, (width, form) in columns.items())
+        print(f"{name:12}" + "".join(f"{'undefined' if n is None else format(n, form):>{width}}" for n, width, form in cells))
     if unit and None in summary[unit].values():
         shares = " / ".join(f"{share:.2%}" for share in summary["unknown"].values())
         print(f"{shares} of the tokens are unknown: the loss says nothing of their text, so there are no bits per byte")

@@ -244,7 +244,7 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
     eval_interval: Annotated[int, Range(1)] = 250
     """Steps between evaluations on the validation split, each of which saves a checkpoint."""
     eval_tokens: Annotated[int | None, Range(1)] = None
-    """Evaluate on about so many tokens of a split, evenly spread over it; None: on all."""
+    """Evaluate on about so many tokens of a split (of pairs, classes and hidden letters: examples), evenly spread; None: on all."""
     log_interval: Annotated[int, Range(1)] = 10
     """Steps between rows of log.csv."""
     patience: Annotated[int, Range(0)] = 0
@@ -284,7 +284,7 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
                 raise UserError(f"{f.name}={getattr(self, f.name)} means nothing for dataset={self.dataset}; leave it out")
 
     def without_meaning(self) -> list[str]:
-        """Options of the model that were set, and that this kind of model does not have."""
+        """Options of the model and its batches that were set, and that this kind of model does not have."""
         own = {
             **{model: {f.name for f in fields(config)} for model, config in CONFIGS.items()},
             "bigram": {"smoothing"},
@@ -294,7 +294,10 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
             "transformer": {"n_layer", "n_head", "n_embd", "attention"},
         }.get(self.model, set())
         of_models = {f.name for kind in (*CONFIGS.values(), LadderConfig) for f in fields(kind)} - {"block_size", "vocab_size"}
-        return [f.name for f in fields(self) if f.name in of_models - own and getattr(self, f.name) != f.default]
+        guessing = self.model == "encoder" and self.dataset == "names"
+        of_batches = {"mask_share": guessing, "warp": self.model == "vit", "token_noise": self.model != "vit" and not guessing}
+        unknown = of_models - own | {name for name, has in of_batches.items() if not has}
+        return [f.name for f in fields(self) if f.name in unknown and getattr(self, f.name) != f.default]
 
     def model_config(self, vocab_size: int, shape: dict[str, int] | None = None) -> GPTConfig | LadderConfig:
         """The model these settings describe. vocab_size, shape: what the data say of it. Raises UserError for one that cannot work."""

@@ -85,6 +85,7 @@ def pick_machine(settings: Settings, config: Config, before: dict[str, Any]) -> 
     peak = gpu_peak(device) or matmul_rate(dtype, device, 1024, 256)
     if settings.model != "gpt":
         compiling = False  # the models of the zoo are small
+        notes = notes + ["compile=True is for model=gpt; going on without"] * (settings.compile is True)
     elif settings.compile == "auto" and "compile" in before:
         compiling = before["compile"]
     else:

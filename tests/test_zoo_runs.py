@@ -42,7 +42,9 @@ def speaking(tmp_path, names_file):
     words = names_file.read_text().split()
     lines = [f"{word} {' '.join(SOUNDS[letter] for letter in word)}" for word in words]
     (tmp_path / "small.dict").write_text("\n".join(lines) + "\n")
-    return config_at(tmp_path / "say.py", dataset="cmudict", model="seq2seq", block_size=16, source=str(tmp_path / "small.dict"))
+    return config_at(
+        tmp_path / "say.py", dataset="cmudict", model="seq2seq", block_size=16, position="sinusoidal", source=str(tmp_path / "small.dict")
+    )
 
 
 @pytest.fixture
@@ -128,6 +130,8 @@ def test_words_are_said(speaking, tmp_path, capsys):
     assert capsys.readouterr().out == drawn
     sample.main(["--num_samples=3"])
     assert len(capsys.readouterr().out.splitlines()) == 3 + 2
+    sample.main(["--prompt=bada", "--dtype=bfloat16", "--attention=manual"])
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
     for arguments, message in (
         (["--prompt=b4da"], "--prompt='b4da': unknown character '4'"),
@@ -236,6 +240,8 @@ def test_pictures_are_told(seeing, tmp_path, capsys):
     sample.main([f"--prompt={tmp_path}/pictures/dark/3.png", f"--prompt={tmp_path}/pictures/bright/3.png"])
     lines = capsys.readouterr().out.splitlines()
     assert "dark" in lines[0].split()[-2] and "bright" in lines[1].split()[-2]
+    sample.main([f"--prompt={tmp_path}/pictures/dark/3.png", "--dtype=bfloat16", "--attention=manual", "--format=jsonl"])
+    assert json.loads(capsys.readouterr().out)["class"] == "dark"
     sample.main(["--num_samples=2"])
     assert "FILE.png asks for others" in capsys.readouterr().out
     evaluate.main([])
@@ -258,12 +264,21 @@ def test_pictures_are_told(seeing, tmp_path, capsys):
         (["--stress"], "stress=True means nothing for dataset=names"),
         (["--position=sinusoidal"], "position='sinusoidal' is not one of learned, rotary"),
         (["--model=encoder", "--shard"], "--shard is for model=gpt"),
+        (["--model=encoder", "--n_embd=15"], "n_embd=15 does not divide by n_head=2"),
         (["--model=encoder", "--block_size=4"], "block_size=4 is too small for the longest name; block_size=6 would fit"),
     ],
 )
 def test_mistakes(tiny_config, options, message):
     with pytest.raises(UserError, match=message.replace("'", ".")):
         train(tiny_config, *options)
+
+
+def test_options_that_a_model_has_not_are_told(tiny_config, seeing, capsys):
+    train(seeing, "--token_noise=0.1", "--compile=True")
+    out = capsys.readouterr().out
+    assert "note: model=vit has no token_noise: left out" in out and "note: compile=True is for model=gpt; going on without" in out
+    train(tiny_config, "--max_steps=1", "--warp=0.1", "--mask_share=0.3", "--label_smoothing=0.1", "--norm_place=post")
+    assert "note: model=gpt has no norm_place, label_smoothing, mask_share, warp: left out" in capsys.readouterr().out
 
 
 def test_a_mistake_is_one_line(program, telling, seeing):

@@ -165,7 +165,7 @@ class Stack(nn.Module):
         if self.config.position == "learned":
             x = x + self.wpe(positions)
         elif self.config.position == "sinusoidal":
-            x = x + self.sinusoids[positions]
+            x = x + self.sinusoids[positions].type_as(x)
         else:
             rotary = self.rotary_cos[positions], self.rotary_sin[positions]  # (T, D/2) each
             if positions.dim() == 2:

@@ -70,7 +70,7 @@ class ViT(nn.Module):
         c = self.config
         if images.shape[1:] != (c.channels, c.image_size, c.image_size):
             raise ValueError(f"images of shape {tuple(images.shape[1:])} do not fit: {(c.channels, c.image_size, c.image_size)} would")
-        x = self.patches(images).flatten(2).transpose(1, 2)  # (B, patches, C)
+        x = self.patches(images.to(self.cls.dtype)).flatten(2).transpose(1, 2)  # (B, patches, C)
         x = torch.cat((self.cls.expand(len(x), -1, -1), x), dim=1)
         return self.encoder(x, torch.arange(x.size(1), device=x.device))
 
