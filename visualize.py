@@ -53,7 +53,7 @@ class AttentionSettings:
 
     text: str | None = None
     """The text to read; of a model that pronounces, a word."""
-    part: Literal["cross", "encoder", "decoder"] | None = None
+    part: Literal["cross", "encoder", "decoder", None] = None
     """Of an encoder-decoder: where the sounds look among the letters, the letters among themselves, the sounds among themselves;
     None: cross, the first of these."""
     layer: Annotated[int | None, Range(0)] = None

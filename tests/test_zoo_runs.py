@@ -14,7 +14,9 @@ import sample
 import visualize
 from config.command_line import read_config
 from engine import checkpoint
+from engine.attention_map import encoder_weights, seq2seq_weights
 from engine.errors import UserError
+from engine.pronouncing import pronounce
 from zoo.encoder import Encoder
 from zoo.models import config_from, make
 from zoo.seq2seq import Seq2Seq
@@ -286,3 +288,67 @@ def test_a_mistake_is_one_line(program, telling, seeing):
         program("train.py", seeing, "--patch_size=3"), "train.py: ", "patch_size=3 does not divide image_size=4; patch_size=2 would fit"
     )
     assert_one_line(program("train.py", telling, "--dataset=cmudict"), "model=encoder does not fit dataset=cmudict; model=seq2seq would")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What visualize.py attention hands on to be drawn: the weights, and the names of rows, columns and the whole."""
+    calls, draw = [], visualize.attention_map.draw
+
+    def draw_and_keep(weights, tokens, layers, heads, title, keys=None):
+        calls.append((weights, tokens, keys, title))
+        return draw(weights, tokens, layers, heads, title, keys)
+
+    monkeypatch.setattr(visualize.attention_map, "draw", draw_and_keep)
+    return calls
+
+
+def test_where_a_run_that_says_words_looks(speaking, tmp_path, drawn, monkeypatch):
+    train(speaking, "--max_steps=60", "--learning_rate=0.01")
+    model, tokenizer = checkpoint.load_run(tmp_path / "out/say", CPU)
+    sounds = list(pronounce(model, tokenizer, ["bada"])[0][0].sounds)
+    letters = ["b", "a", "d", "a", "$"]
+    ids = [tokenizer.boundary_id, *tokenizer.target.encode(" ".join(sounds))]
+    expected = seq2seq_weights(model, [*tokenizer.source.encode("bada"), tokenizer.boundary_id], ids)
+    names = {"cross": ([*sounds, "$"], letters), "encoder": (letters, letters), "decoder": (["$", *sounds], None)}
+    for part, options in (("cross", []), *((part, [f"--part={part}"]) for part in names)):
+        visualize.main(["attention", "--text=bada", *options])
+        weights, *labels, title = drawn.pop()
+        assert torch.equal(weights, expected[part]) and tuple(labels) == names[part] and title == f"say: bada, {' '.join(sounds)}"
+    visualize.main(["attention", "--text=bada", "--head=1"])
+    assert torch.equal(drawn.pop()[0], expected["cross"][:, 1:])
+    for text, message in (("b9", "unknown character '9'"), ("", "'' is no word"), ("b" * 16, "has 16 letters; this model reads up to 15")):
+        with pytest.raises(UserError, match=f"--text={text}: .*{message}.*; the run is out/say"):
+            visualize.main(["attention", f"--text={text}"])
+
+    with torch.no_grad():  # a model that never ends: it always writes the same sound
+        model.config.tied_head = False
+        model.lm_head = torch.nn.Linear(16, model.config.vocab_size)
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(100.0 * (torch.arange(model.config.vocab_size) == ids[1]))
+    monkeypatch.setattr(checkpoint, "load_run", lambda folder, device: (model, tokenizer))
+    for part, rows in (("cross", 16 * sounds[:1]), ("decoder", ["$", *15 * sounds[:1]])):
+        visualize.main(["attention", "--text=bada", f"--part={part}"])
+        weights, tokens, _, _ = drawn.pop()
+        assert tokens == rows and weights.size(2) == 16 == model.config.block_size
+
+
+def test_where_an_encoder_looks(telling, tmp_path, drawn):
+    train(telling)
+    model, tokenizer = checkpoint.load_run(tmp_path / "out/tell", CPU)
+    visualize.main(["attention", "--run=tell", "--text=Ada"])
+    weights, tokens, keys, title = drawn.pop()
+    assert tokens == keys == ["[CLS]", "a", "d", "a", "$"] and title == "tell: Ada"
+    assert torch.equal(weights, encoder_weights(model, [*tokenizer.encode("ada"), tokenizer.boundary_id]))
+    html = (tmp_path / "out/tell/attention.html").read_text(encoding="utf-8")
+    assert html == visualize.attention_map.page(weights, tokens, [0], [0, 1], title, keys)
+    with pytest.raises(UserError, match="--part=encoder: out/tell has no parts"):
+        visualize.main(["attention", "--run=tell", "--text=ada", "--part=encoder"])
+    with pytest.raises(UserError, match="--text=b9: unknown character '9'.*; the run is out/tell"):
+        visualize.main(["attention", "--run=tell", "--text=b9"])
+
+
+def test_a_run_that_sees_is_shown_by_patches(seeing):
+    train(seeing)
+    with pytest.raises(UserError, match="out/see reads pictures, not texts; visualize.py patches shows where it looks"):
+        visualize.main(["attention", "--text=ada"])
