@@ -53,7 +53,7 @@ class AttentionSettings:
 
     text: str | None = None
     """The text to read; of a model that pronounces, a word."""
-    part: Literal["cross", "encoder", "decoder", None] = None
+    part: Literal["cross", "encoder", "decoder"] | None = None
     """Of an encoder-decoder: where the sounds look among the letters, the letters among themselves, the sounds among themselves;
     None: cross, the first of these."""
     layer: Annotated[int | None, Range(0)] = None
@@ -173,7 +173,7 @@ def attention(arguments: list[str]) -> None:
     try:
         if isinstance(model, Seq2Seq):
             weights, tokens, keys, said = maps_of_word(model, tokenizer, settings.text, settings.part or "cross")
-            title = f"{title}, {said}"
+            title = f"{title}, {said}" + (f" ({settings.part})" if settings.part else "")
         elif isinstance(model, Encoder):
             ids = text_ids(settings.text, tokenizer, model.config.block_size)
             weights = attention_map.encoder_weights(model, ids)
