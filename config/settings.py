@@ -286,7 +286,10 @@ class Settings(NamesSettings, OdysseySettings, TextSettings, CmudictSettings, Se
     def without_meaning(self) -> list[str]:
         """Options of the model and its batches that were set, and that this kind of model does not have."""
         own = {
-            **{model: {f.name for f in fields(config)} for model, config in CONFIGS.items()},
+            "gpt": {f.name for f in fields(GPTConfig)},
+            "seq2seq": {f.name for f in fields(Seq2SeqConfig)} - {"pad_vocab_to"},
+            "encoder": {f.name for f in fields(EncoderConfig)} - {"pad_vocab_to", "tied_head"},
+            "vit": {f.name for f in fields(ViTConfig)} - {"pad_vocab_to", "tied_head"},
             "bigram": {"smoothing"},
             "ngram": {"order"},
             "mlp": {"n_embd", "n_hidden"},
