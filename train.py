@@ -115,7 +115,6 @@ def train(settings: Settings) -> None:
 
 def start(settings: Settings) -> Run:
     """Prepare the data, build the model, and make the run folder or take up the one to resume."""
-    began = time.perf_counter()
     if settings.run is not None and not re.fullmatch(r"\w[\w .-]*", settings.run):
         raise UserError(
             f"run={settings.run!r} must be a plain name of letters, digits, blanks, . - and _; --out_dir chooses the folder it stands in"
@@ -123,6 +122,7 @@ def start(settings: Settings) -> Run:
     settings.check_data_options()
     check_packages(settings)
     beginning = trained_before(settings) if settings.start_from and not settings.resume else None
+    began = time.perf_counter()
     settings.model_config(vocab_size=1)  # a shape that cannot work is said before the data are prepared
     if settings.shard and settings.model != "gpt":
         raise UserError(f"--shard is for model=gpt; model={settings.model} fits anywhere")

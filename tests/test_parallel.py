@@ -60,6 +60,21 @@ def test_two_sharded_processes_go_on_for_one_on_a_stream(tmp_path, prose_file):
     assert (tmp_path / "out/two/model.safetensors").stat().st_size == (tmp_path / "out/one/model.safetensors").stat().st_size
 
 
+def test_two_processes_tell_classes_from_letters_that_they_have_guessed_together(tmp_path, names_file):
+    """A run that begins with another, which is trained first: two worlds, one after the other."""
+    common = "n_layer = 1; n_head = 2; n_embd = 16; block_size = 16; batch_size = 8; max_steps = 8; eval_interval = 4; log_interval = 1\n"
+    first, second, births = (tmp_path / name for name in ("guess.py", "tell.py", "births.csv"))
+    births.write_text("name,sex,births\n" + "".join(f"{name},{'FM'[len(name) % 2]},5\n" for name in names_file.read_text().split()))
+    first.write_text(f"dataset = 'names'; model = 'encoder'; source = {str(names_file)!r}; {common}")
+    second.write_text(f"dataset = 'sexes'; model = 'encoder'; source = {str(births)!r}; start_from = {str(first)!r}; {common}")
+    places = [f"--prepared_dir={tmp_path / 'prepared'}", "--optimizer=muon", "--token_noise=0.1"]
+    train(second, *places, "--out_dir=one")
+    done = two(second, *places, "--out_dir=two")
+    assert done.stdout.count("to start from:") == 1 and done.stdout.count("new: head.weight, head.bias") == 1
+    for run in ("guess", "tell"):
+        assert losses(tmp_path / "two" / run) == pytest.approx(losses(tmp_path / "one" / run), rel=1e-4)
+
+
 def test_a_mistake_is_said_once(tiny_config):
     done = subprocess.run([sys.executable, *TWO, tiny_config, "--batch_size=1"], capture_output=True, text=True, timeout=180)
     assert done.returncode != 0
