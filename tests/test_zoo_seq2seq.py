@@ -274,3 +274,17 @@ def test_what_it_cannot_read():
         model.beam_search(source, 0, 5)
     with pytest.raises(ValueError, match="temperature=-1"):
         model.generate(source, 5, temperature=-1)
+
+
+@POSITIONS
+@pytest.mark.parametrize("search", ["greedy", "uncached", "beams"])
+def test_no_more_can_be_written_than_fits(position, search):
+    model, source = model_of(position=position), batch()[0]
+    write = {
+        "greedy": lambda longest: model.generate(source, longest, temperature=0),
+        "uncached": lambda longest: model.generate(source, longest, temperature=0, use_cache=False),
+        "beams": lambda longest: model.beam_search(source, 2, longest),
+    }[search]
+    write(12)
+    with pytest.raises(ValueError, match="max_new_tokens=13 do not fit: block_size=12"):
+        write(13)

@@ -127,8 +127,10 @@ class Seq2Seq(nn.Module):
 
         Chosen as GPT.generate does, and as there what row i says depends on i, `seed` and its source only; temperature=0 is greedy.
         The source is read once. `use_cache=False` works out the whole target again for every token, and gives the same.
+        Raises ValueError for more tokens than fit.
         """
         check_sampling(temperature, top_k, top_p, min_p)
+        self.check_room(max_new_tokens)
         seed = int(torch.randint(2**31, ())) if seed is None else seed
         draws = uniform_draws(seed, range(len(source)), max_new_tokens).to(source.device)  # (B, max_new_tokens)
         with evaluating(self):
@@ -161,10 +163,11 @@ class Seq2Seq(nn.Module):
 
         Each step extends the `beams` best of each row by every token, and keeps the best of these. Ended ones stay as they are
         and compete. Best is what has the highest log-probability / tokens ** length_penalty (Wu et al. 2016). One beam is greedy.
-        Raises ValueError for fewer beams or tokens than one.
+        Raises ValueError for fewer beams or tokens than one, and for more tokens than fit.
         """
         if beams < 1 or max_new_tokens < 1:
             raise ValueError(f"beams={beams} and max_new_tokens={max_new_tokens} must be at least 1")
+        self.check_room(max_new_tokens)
         B, V, device = len(source), self.config.vocab_size, source.device
         with evaluating(self):
             memory = self.encode(source).take(torch.arange(B, device=device).repeat_interleave(beams))  # B * beams rows
@@ -202,6 +205,11 @@ class Seq2Seq(nn.Module):
         with evaluating(self):
             chances = self(source, target_in)[0].double().log_softmax(-1)  # (B, T, V)
         return (chances.gather(2, tokens.clamp(min=0)[..., None])[..., 0] * (tokens >= 0)).sum(1)
+
+    def check_room(self, max_new_tokens: int) -> None:
+        """Raise ValueError for more tokens than the decoder reads, of which a cache would say nothing until they are there."""
+        if max_new_tokens > self.config.block_size:
+            raise ValueError(f"max_new_tokens={max_new_tokens} do not fit: block_size={self.config.block_size} is the longest target")
 
     def num_parameters(self) -> int:
         """How many numbers training sets."""
