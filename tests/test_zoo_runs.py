@@ -278,7 +278,9 @@ def test_mistakes(tiny_config, options, message):
 def test_options_that_a_model_has_not_are_told(tiny_config, seeing, capsys):
     train(seeing, "--token_noise=0.1", "--compile=True", "--tied_head=False")
     out = capsys.readouterr().out
-    assert "note: model=vit has no token_noise, tied_head: left out" in out and "note: compile=True is for model=gpt; going on without" in out
+    assert (
+        "note: model=vit has no token_noise, tied_head: left out" in out and "note: compile=True is for model=gpt; going on without" in out
+    )
     train(tiny_config, "--max_steps=1", "--warp=0.1", "--mask_share=0.3", "--label_smoothing=0.1", "--norm_place=post")
     assert "note: model=gpt has no norm_place, label_smoothing, mask_share, warp: left out" in capsys.readouterr().out
 
