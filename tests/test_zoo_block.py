@@ -191,6 +191,8 @@ def test_a_last_norm_stands_behind_a_sum_that_has_none(norm_place):
         ({"position": "absolute"}, ["position='absolute'", "sinusoidal, learned, rotary"]),
         ({"n_layer": 0}, ["n_layer=0", "at least 1"]),
         ({"dropout": 1.0}, ["dropout=1.0", "below 1"]),
+        ({"label_smoothing": 1.0}, ["label_smoothing=1.0", "below 1"]),
+        ({"label_smoothing": -0.1}, ["label_smoothing=-0.1", "at least 0"]),
     ],
 )
 def test_a_shape_that_cannot_work_is_refused(changes, parts):

@@ -153,3 +153,7 @@ def test_what_it_cannot_read():
     ):
         with pytest.raises(ValueError, match=part):
             model(idx)
+    with pytest.raises(ValueError, match=f"target id {V} is outside the vocabulary: 0 to {V - 1}"):  # nothing is [MASK]
+        model(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[-1, V]]))
+    with pytest.raises(ValueError, match="n_classes=-1 must be at least 1, or 0"):
+        model_of(n_classes=-1)

@@ -35,6 +35,7 @@ class ShapeConfig(GPTConfig):
     activation: Literal["relu", "gelu", "relu2"] = "relu"
     init: Literal["gpt2", "fan_in"] = "fan_in"
     norm_place: Literal["post", "pre"] = "post"  # after each sum, or before each branch
+    label_smoothing: float = 0.0  # the share of each target's probability that goes to all tokens or classes alike, in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +43,8 @@ class ShapeConfig(GPTConfig):
             step = math.lcm(2, self.n_head)
             fit = max(step, self.n_embd // step * step)
             raise ValueError(f"n_embd={self.n_embd} is odd, and sinusoidal positions are pairs of numbers; n_embd={fit} would fit")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and below 1")
 
 
 def padding_mask(idx: Tensor) -> Tensor:

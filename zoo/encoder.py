@@ -26,7 +26,11 @@ class EncoderConfig(ShapeConfig):
     position: Literal["sinusoidal", "learned", "rotary"] = "learned"
     activation: Literal["relu", "gelu", "relu2"] = "gelu"
     n_classes: int = 0  # 0: guess masked tokens
-    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_classes < 0:
+            raise ValueError(f"n_classes={self.n_classes} must be at least 1, or 0 to guess masked tokens")
 
 
 class Encoder(nn.Module):
@@ -56,6 +60,7 @@ class Encoder(nn.Module):
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.config.n_classes:
             return logits, F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        check_ids("target", targets, self.config.vocab_size)
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, label_smoothing=smoothing)
 
     def hidden(self, idx: Tensor) -> Tensor:

@@ -27,14 +27,11 @@ class Seq2SeqConfig(ShapeConfig):
 
     kind: Literal["seq2seq"] = "seq2seq"
     source_vocab_size: int = 27
-    label_smoothing: float = 0.0  # the share of each target's probability that goes to all tokens alike, in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.source_vocab_size < 1:
             raise ValueError(f"source_vocab_size={self.source_vocab_size} must be at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and below 1")
 
 
 class Memory(NamedTuple):

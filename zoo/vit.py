@@ -29,7 +29,6 @@ class ViTConfig(ShapeConfig):
     channels: int = 1
     patch_size: int = 2  # pixels of a side
     n_classes: int = 10
-    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
