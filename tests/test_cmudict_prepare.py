@@ -1,6 +1,7 @@
 """The pronouncing dictionary."""
 
 import importlib.util
+import unicodedata
 
 import pytest
 from conftest import assert_one_line
@@ -60,6 +61,20 @@ def test_words_and_all_their_pronunciations(source, capsys):
 def test_with_stress(source):
     found = everything(cmudict.prepare(source(LINES, stress=True)))
     assert found["ada"] == [("EY1", "D", "AH0"), ("AA1", "D", "AH0"), ("EY2", "D", "AH0")]
+    assert cmudict.clean(["ada EY1", "ada EY1"], stress=True) == ({"ada": [("EY1",)]}, {"listed twice": 1})
+
+
+def test_a_letter_is_one_however_it_is_typed(source):
+    """Else the tokenizer, which composes letters, would not know what it was made of."""
+    e, han = "\N{LATIN SMALL LETTER E WITH ACUTE}", "\N{HANGUL SYLLABLE HAN}"
+    lines = f"h{unicodedata.normalize('NFD', e)} EY\nH{e.upper()} IY\n{unicodedata.normalize('NFD', han)} HH AE N\n"
+    found = everything(cmudict.prepare(source(LINES + lines)))
+    assert found["h" + e] == [("EY",), ("IY",)] and found[han] == [("HH", "AE", "N")]
+
+
+def test_no_sound_is_nothing():
+    """A target that is empty would be learned."""
+    assert cmudict.clean(["one 1"], stress=False)[0] == {"one": [("1",)]}
 
 
 @pytest.mark.parametrize("text", [LINES.replace("\n", "\r\n"), "\N{ZERO WIDTH NO-BREAK SPACE}" + LINES, LINES.rstrip("\n")])

@@ -11,6 +11,7 @@ import importlib.util
 import io
 import re
 import sys
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -104,8 +105,8 @@ def clean(lines: list[str], stress: bool) -> tuple[Words, dict[str, int]]:
     for line in lines:
         line = "" if line.startswith(";;;") else re.split(r"\s#|^#", line)[0]
         word, *sounds = line.split() or [""]
-        word = re.sub(r"\(\d+\)$", "", word.lower())
-        said = tuple(sound if stress else re.sub(r"\d$", "", sound) for sound in sounds)
+        word = unicodedata.normalize("NFC", re.sub(r"\(\d+\)$", "", word.lower()))  # as the tokenizer reads it
+        said = tuple(sounds if stress else (re.sub(r"(?<=.)\d$", "", sound) for sound in sounds))
         if not word:
             continue
         if not word.replace("'", "").isalpha():
@@ -113,7 +114,7 @@ def clean(lines: list[str], stress: bool) -> tuple[Words, dict[str, int]]:
         elif not said:
             dropped["without a pronunciation"] += 1
         elif said in words.setdefault(word, []):
-            dropped["the same but for the stress"] += 1
+            dropped["listed twice" if stress else "the same but for the stress"] += 1
         else:
             words[word].append(said)
     return words, dict(dropped)
