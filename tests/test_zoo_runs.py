@@ -112,7 +112,7 @@ def test_words_are_said(speaking, tmp_path, capsys):
     out = capsys.readouterr().out
     summary = json.loads((tmp_path / "out/say/summary.json").read_text())
     rates = summary["measured"]["test"]["beam 5"]
-    assert f"{rates['word_error_rate']:.1%}" in out and 0 <= rates["phoneme_error_rate"] < 1
+    assert all(f"{rates[rate]:.1%}" in out for rate in ("word_error_rate", "phoneme_error_rate"))  # of so few steps: anything
     evaluate.main([])
     out = capsys.readouterr().out
     assert f"{rates['word_error_rate']:.1%}" in out
@@ -320,7 +320,8 @@ def test_where_a_run_that_says_words_looks(speaking, tmp_path, drawn, monkeypatc
     for part, options in (("cross", []), *((part, [f"--part={part}"]) for part in names)):
         visualize.main(["attention", "--text=bada", *options])
         weights, *labels, title = drawn.pop()
-        assert torch.equal(weights, expected[part]) and tuple(labels) == names[part] and title == f"say: bada, {' '.join(sounds)}"
+        assert torch.equal(weights, expected[part]) and tuple(labels) == names[part]
+        assert title == "say: bada, B AA D" + (f" ({part})" if options else "")
     visualize.main(["attention", "--text=bada", "--head=1"])
     assert torch.equal(drawn.pop()[0], expected["cross"][:, 1:])
     for text, message in (("b9", "unknown character '9'"), ("", "'' is no word"), ("b" * 16, "has 16 letters; this model reads up to 15")):
