@@ -103,14 +103,16 @@ def main(arguments: list[str]) -> None:
     train(settings_for_training(arguments, __doc__))
 
 
-def train(settings: Settings) -> None:
-    """One run, from beginning to end."""
+def train(settings: Settings, first_of_two: bool = False) -> None:
+    """One run, from beginning to end. first_of_two: another will start from it, in the same world."""
     run = start(settings)
     try:
         loop(run)
         finish(run)
     finally:
         close(run)
+        if not first_of_two:
+            leave_world()
 
 
 def start(settings: Settings) -> Run:
@@ -190,8 +192,9 @@ def trained_before(settings: Settings) -> Path:
     first = replace(read_config(Path(settings.start_from)), out_dir=settings.out_dir, device=settings.device)
     folder = Path(first.out_dir) / first.run
     if not (folder / "summary.json").exists():  # which is the last thing that a run writes
+        join_world()  # of several processes one is to say so
         print(f"first {settings.start_from}, to start from:")
-        train(first)
+        train(first, first_of_two=True)
         print()
     return folder
 
@@ -250,7 +253,6 @@ def close(run: Run) -> None:
         run.log.close()
     if run.lock:
         run.lock.release()
-    leave_world()
 
 
 def loop(run: Run) -> None:

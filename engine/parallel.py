@@ -72,12 +72,15 @@ class World:
 
 
 def join_world() -> World:
-    """Meet the other processes that torchrun started; all but the first fall silent. Raises UserError for a world that cannot meet."""
+    """Meet the other processes that torchrun started, unless that was done before; all but the first fall silent. Raises UserError
+    for a world that cannot meet."""
     size = os.environ.get("WORLD_SIZE", "1")
     if size == "1":
         return World()
     try:
         world = World(int(os.environ["RANK"]), int(size), int(os.environ["LOCAL_RANK"]))
+        if torch.distributed.is_initialized():
+            return world
         # gloo carries numbers of the host at no cost to a GPU, NCCL all the rest
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     except (KeyError, ValueError, RuntimeError) as error:

@@ -203,7 +203,8 @@ def test_every_config_is_listed_and_fits_together():
     names = known_configs().split(", ")
     ladder = [f"ladder/{name}" for name in ("attention", "bigram", "bigram_learned", "mlp", "ngram", "transformer", "uniform")]
     expected = ["gpt2", *ladder, "names", "odyssey", "odyssey_bpe", "odyssey_char", "odyssey_word", "text"]
-    assert names == [f"config/{name}.py" for name in expected]
+    zoo = [f"zoo/{name}" for name in ("digits", "masked_names", "pronounce", "sex_of_name")]
+    assert names == [f"config/{name}.py" for name in expected + zoo]
     for name in names:
         settings = read_config(ROOT / name)
         settings.check_data_options()

@@ -392,7 +392,7 @@ def test_a_model_keeps_a_copy_of_its_config():
     config = LadderConfig("transformer", n_embd=8)
     model = make(config)
     model.config.attention = "manual"
-    assert config.attention == "fused" and all(block.config is model.config for block in model.blocks)
+    assert config.attention == "fused" and all(block.attn.config is model.config for block in model.blocks)
 
 
 def test_only_what_counts_can_count():
