@@ -190,6 +190,10 @@ def trained_before(settings: Settings) -> Path:
     if not settings.start_from.endswith(".py"):
         return checkpoint.find_run(settings.start_from, settings.out_dir, "start_from")
     first = replace(read_config(Path(settings.start_from)), out_dir=settings.out_dir, device=settings.device)
+    if first.start_from:
+        raise UserError(
+            f"start_from={settings.start_from} starts from {first.start_from} itself: train it first, and name its run, --start_from={first.run}"
+        )
     folder = Path(first.out_dir) / first.run
     if not (folder / "summary.json").exists():  # which is the last thing that a run writes
         join_world()  # of several processes one is to say so

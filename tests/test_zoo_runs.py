@@ -229,6 +229,8 @@ def test_what_cannot_be_started_from(telling, tiny_config, tmp_path, program):
     (tmp_path / "other.txt").write_text("abel\nbela\nlea\nbe\nlab\n")
     with pytest.raises(UserError, match="--start_from: out/tiny reads other tokens than these data have"):
         train(tiny_config, "--start_from=tiny", "--run=more", f"--source={tmp_path}/other.txt")
+    with pytest.raises(UserError, match=r"tell.py starts from .*guess.py itself: train it first, and name its run, --start_from=tell"):
+        train(telling, f"--start_from={telling}", "--run=circle")
     with pytest.raises(UserError, match="cannot read the config nowhere.py"):
         train(telling, "--start_from=nowhere.py")
 
