@@ -192,7 +192,8 @@ def trained_before(settings: Settings) -> Path:
     first = replace(read_config(Path(settings.start_from)), out_dir=settings.out_dir, device=settings.device)
     if first.start_from:
         raise UserError(
-            f"start_from={settings.start_from} starts from {first.start_from} itself: train it first, and name its run, --start_from={first.run}"
+            f"start_from={settings.start_from} starts from {first.start_from} itself: train it first, and name its run, "
+            f"--start_from={first.run}"
         )
     folder = Path(first.out_dir) / first.run
     if not (folder / "summary.json").exists():  # which is the last thing that a run writes
