@@ -25,7 +25,7 @@ from engine.errors import UserError, run_program
 from engine.evaluation import Score, evaluate, score
 from engine.files import read_text
 from engine.run_data import data_of
-from engine.tasks import Task, task_of
+from engine.tasks import Task, task_of_run
 
 
 @dataclass
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     settings = parse(EvaluationSettings, arguments, description=__doc__)
     folder = checkpoint.find_run(settings.run, settings.out_dir)
     description = checkpoint.read_settings(folder)
-    if task := task_of(description["data"].get("kind"), description["settings"].get("model", "gpt")):
+    if task := task_of_run(folder, description):
         return print_measured(task, settings, folder, description)
     print_score(measure(settings, folder, description), settings, folder, is_rows(description))
 

@@ -36,7 +36,7 @@ from engine.generation import ROWS_AT_ONCE, lay_out
 from engine.pronouncing import pronounce
 from engine.run_data import data_of
 from engine.sampling import Choice
-from engine.tasks import Task, task_of
+from engine.tasks import Task, task_of_run
 from engine.trace import token_name, trace_table, traced
 from engine.writing import Piece, Writer, choice_of, encode_prompt, in_order, only_new, page, pieces, texts
 from model import GPT
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> None:
     except UserError as error:
         raise UserError(f"{folder / 'settings.json'} is damaged: {error}") from None
     settings = parse(SampleSettings, arguments, defaults)
-    if task := task_of(description["data"].get("kind"), description["settings"].get("model", "gpt")):
+    if task := task_of_run(folder, description):
         return show_answers(task, folder, description, asked)
     run = open_run(folder, description, settings)
     if settings.only_new and run.seen is None:

@@ -10,11 +10,15 @@ KNOWS                              the options of sample.py that it understands,
 EXAMPLE                            a prompt, for messages
 """
 
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from engine import classifying, masking, pronouncing
+from engine.errors import UserError
 
 Task = ModuleType
+TASKS = {"seq2seq": (pronouncing,), "encoder": (masking, classifying), "vit": (classifying,)}  # of each model; others write texts
 
 
 def task_of(kind: str | None, model: str) -> Task | None:
@@ -22,3 +26,14 @@ def task_of(kind: str | None, model: str) -> Task | None:
     if kind == "rows" and model == "encoder":
         return masking
     return {"pairs": pronouncing, "classes": classifying}.get(kind)
+
+
+def task_of_run(folder: Path, description: dict[str, Any]) -> Task | None:
+    """That of the run in this folder, of this description. Raises UserError where model and data do not belong together."""
+    model, data = description["settings"].get("model", "gpt"), description["data"]
+    task = task_of(data.get("kind"), model)
+    classes = data.get("classes")
+    named = isinstance(classes, list) and len(classes) == description["model"].get("n_classes")
+    if task not in TASKS.get(model, (None,)) or (task is classifying and not named):
+        raise UserError(f"{folder / 'settings.json'} is damaged: its data are not what a {model} learns from; train the run again")
+    return task

@@ -287,6 +287,17 @@ def test_options_that_a_model_has_not_are_told(tiny_config, seeing, capsys):
     assert "note: model=gpt has no norm_place, label_smoothing, mask_share, warp: left out" in capsys.readouterr().out
 
 
+def test_settings_that_do_not_belong_together(seeing, tmp_path):
+    train(seeing)
+    path = tmp_path / "out/see/settings.json"
+    whole = json.loads(path.read_text())
+    for change in ({"kind": "rows"}, {"kind": "pairs"}, {"classes": ["dark"]}, {"classes": None}):
+        path.write_text(json.dumps({**whole, "data": {**whole["data"], **change}}))
+        for program in (sample, evaluate):
+            with pytest.raises(UserError, match="out/see/settings.json is damaged|describes no model"):
+                program.main([])
+
+
 def test_a_mistake_is_one_line(program, telling, seeing):
     assert_one_line(
         program("train.py", seeing, "--patch_size=3"), "train.py: ", "patch_size=3 does not divide image_size=4; patch_size=2 would fit"
