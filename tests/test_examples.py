@@ -64,18 +64,38 @@ def test_what_stands_side_by_side_is_of_about_one_length():
     assert len(loader.batches) > POOL and padded < 0.2 * real  # by chance it would be 0.6
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": 0.3}])
-def test_it_goes_on_where_it_was(options):
-    loader = loader_of(**options)
+def pictures_of(count):
+    return np.random.default_rng(0).integers(0, 256, size=(count, 3, 5, 4), dtype=np.uint8)
+
+
+KINDS = {
+    "plain": lambda: pairs(tokens_of(140)[0], 0),
+    "noise": lambda: pairs(tokens_of(140)[0], 0, noise=0.3, vocab_size=V),
+    "masked": lambda: masked(tokens_of(70)[0], 0, V, 0.3, seed=1),
+    "hidden": lambda: classed(tokens_of(70)[0], 0, np.ones((70, 2)), noise=0.3, vocab_size=V),
+    "warp": lambda: pictures(pictures_of(70), np.arange(70) % 3, 3, warp=0.2),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_where_it_was(kind):
+    loader = ExampleLoader(*KINDS[kind](), 8, seed=3)
     for _ in range(13):  # in the middle of the second epoch
         next(loader)
     state = loader.state_dict()
     coming = [next(loader) for _ in range(12)]
-    again = loader_of(**options)
+    again = ExampleLoader(*KINDS[kind](), 8, seed=3)
     again.load_state_dict(state)
     assert all(same(batch, next(again)) for batch in coming)
     with pytest.raises(ValueError, match="an epoch has 9 batches, not 10"):
         again.load_state_dict({"epoch": 0, "batch": 10})
+
+
+def test_each_batch_has_its_own_chance():
+    """Of one document, again and again, other tokens are hidden."""
+    loader = ExampleLoader(*masked(np.array([0, *[1, 2, 3, 4, 5, 6, 7, 8, 0] * 40]), 0, V, 0.3, seed=1), 4)
+    hidden = {tuple(next(loader).inputs[1].flatten().tolist()) for _ in range(20)}  # two epochs
+    assert len(hidden) == 20
 
 
 def test_two_processes_share_a_batch():
@@ -166,7 +186,7 @@ def test_classed():
 
 
 def test_pictures():
-    images = np.random.default_rng(0).integers(0, 256, size=(20, 3, 5, 4), dtype=np.uint8)
+    images = pictures_of(20)
     images[0, 0, 0, :2] = 0, 255
     _, make = pictures(images, np.arange(20) % 3, 3, warp=0.2)
     plain, shares = make(np.arange(20), None).inputs
@@ -175,6 +195,8 @@ def test_pictures():
     assert shares.argmax(1).tolist() == [i % 3 for i in range(20)] and (shares.sum(1) == 1).all()
     moved, _ = make(np.arange(20), np.random.default_rng(0)).inputs
     assert moved.shape == plain.shape and ((moved - plain).abs().amax((1, 2, 3)) > 0.01).all() and moved.abs().max() <= 1
+    twice, _ = make(np.array([3, 3]), np.random.default_rng(0)).inputs
+    assert not twice[0].equal(twice[1])  # each in its own way
 
 
 def test_warped():
