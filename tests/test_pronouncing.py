@@ -70,8 +70,9 @@ def test_what_a_model_cannot_say():
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_words_are_said_in_order_and_each_as_if_alone(model, beams):
+def test_words_are_said_in_order_and_each_as_if_alone(model, beams, monkeypatch):
     words = ["bad", "a", "decade", "cab", "be", "abba"]
+    monkeypatch.setattr("engine.pronouncing.WORDS_AT_ONCE", 4)  # more words than are said at once
     found = pronounce(model, TOKENIZER, words, beams)
     assert len(found) == 6 and all(1 <= len(ways) <= beams for ways in found)
     for word, ways in zip(words, found, strict=True):
@@ -81,6 +82,20 @@ def test_words_are_said_in_order_and_each_as_if_alone(model, beams):
             assert a.logprob == pytest.approx(b.logprob, abs=1e-4)
         assert [way.logprob for way in ways] == sorted((way.logprob for way in ways), reverse=True)
     assert pronounce(model, TOKENIZER, [], beams) == []
+
+
+def test_the_likeliest_comes_first_however_short(model):
+    """What is said is what the beam search writes, without its end; were length in its favour, other ways would come first."""
+    words = ["bad", "a", "decade", "cab", "be", "abba", "ded", "ace"]
+    ended = other = 0
+    for word, ways in zip(words, pronounce(model, TOKENIZER, words, 4), strict=True):
+        source = torch.tensor([[*TOKENIZER.source.encode(word), 0]])
+        plain, favoured = (model.beam_search(source, 4, 9, penalty)[0][0].tolist() for penalty in (0.0, 1.0))
+        for way, ids in zip(ways, plain, strict=True):
+            assert way.sounds == tuple(TOKENIZER.target.symbols[i] for i in ids if i > 0)
+            ended += 0 in ids
+        other += plain != favoured
+    assert ended and other
 
 
 def test_what_is_wrong_is_counted_against_the_nearest(monkeypatch):
