@@ -65,6 +65,12 @@ def test_what_is_dropped_is_told(tmp_path, capsys):
     assert "already in" in capsys.readouterr().out
 
 
+def test_births_beyond_all_counting(tmp_path):
+    (tmp_path / "a.csv").write_text("name,sex,births\n" + "ada,F,999999999999999999\n" * 10 + "eve,F,9\nkim,M,7\n")
+    with pytest.raises(UserError, match="a.csv has 1.0e[+]19 births in all, more than can be counted; fewer than 9.2e[+]18 would do"):
+        prepare(tmp_path / "a.csv")
+
+
 def test_a_name_called_name_keeps_its_births(tmp_path):
     (tmp_path / "a.csv").write_text("name,sex,births\nname,F,4\nada,F,10\neve,F,9\n")
     assert births(prepare(tmp_path / "a.csv"))["name"] == (4, 0)

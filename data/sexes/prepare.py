@@ -100,6 +100,8 @@ def births_of(lines: list[str], source: str) -> tuple[Births, dict[str, int]]:
     if without:
         dropped["without a sex, F or M, or a number of births"] = without
     births = {name: (female, male) for name, (female, male) in counts.items() if female + male}
+    if (total := sum(map(sum, births.values()))) >= 2**63:
+        raise UserError(f"{source} has {total:.1e} births in all, more than can be counted; fewer than {2**63:.1e} would do")
     if len(births) < len(names):
         dropped["names without births"] = len(names) - len(births)
     return births, dropped
