@@ -472,6 +472,9 @@ def show_answers(task: Task, folder: Path, description: dict[str, Any], settings
     prompts = given_prompts(settings)
     if not prompts:
         example = "FILE.png" if tokenizer is None else task.EXAMPLE
+        for name in ("format", *task.KNOWS):
+            if name not in ("num_samples", "seed") and getattr(settings, name) != getattr(nothing, name):
+                raise UserError(f"--{name} is for a --prompt, and there is none; --prompt={example} would do")
         data = data_of(folder, description, f"--prompt={example} would do without")
         print("\n".join(task.samples(model, data, checkpoint.settings_of(folder, description), settings.num_samples)))
         print(f"\n{folder}: examples of its validation split; --prompt={example} asks for others")

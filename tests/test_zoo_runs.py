@@ -141,6 +141,8 @@ def test_words_are_said(speaking, tmp_path, capsys):
         (["--prompt="], "'' is no word"),
         (["--prompt=bada", "--stop=x"], "--stop means nothing for out/say"),
         (["--interactive"], "--interactive means nothing for out/say"),
+        (["--format=jsonl"], "--format is for a --prompt, and there is none; --prompt=telemachus would do"),
+        (["--beams=2"], "--beams is for a --prompt"),
     ):
         with pytest.raises(UserError, match=message):
             sample.main(arguments)
