@@ -272,6 +272,9 @@ def test_what_it_cannot_read():
             model(*arguments)
     with pytest.raises(ValueError, match="beams=0 and"):
         model.beam_search(source, 0, 5)
+    for end in (-1, 99):
+        with pytest.raises(ValueError, match=f"end={end} is outside the vocabulary: 0 to"):
+            model.beam_search(source, 2, 5, end=end)
     with pytest.raises(ValueError, match="temperature=-1"):
         model.generate(source, 5, temperature=-1)
 

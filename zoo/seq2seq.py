@@ -160,10 +160,12 @@ class Seq2Seq(nn.Module):
 
         Each step extends the `beams` best of each row by every token, and keeps the best of these. Ended ones stay as they are
         and compete. Best is what has the highest log-probability / tokens ** length_penalty (Wu et al. 2016). One beam is greedy.
-        Raises ValueError for fewer beams or tokens than one, and for more tokens than fit.
+        Raises ValueError for fewer beams or tokens than one, for more tokens than fit, and for an `end` that is no token.
         """
         if beams < 1 or max_new_tokens < 1:
             raise ValueError(f"beams={beams} and max_new_tokens={max_new_tokens} must be at least 1")
+        if not 0 <= end < self.config.vocab_size:
+            raise ValueError(f"end={end} is outside the vocabulary: 0 to {self.config.vocab_size - 1} would fit")
         self.check_room(max_new_tokens)
         B, V, device = len(source), self.config.vocab_size, source.device
         with evaluating(self):
